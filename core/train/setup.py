@@ -1,0 +1,37 @@
+"""The run being set up, which each optimization's ``apply`` changes, in the order of their stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from planner.types import ModelSpec, RunConfig
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from core.attention.sequence import SequenceAttention
+    from core.loss.head_loss import HeadLoss
+    from core.parallel.mesh import Mesh
+
+
+@dataclass(slots=True, kw_only=True)
+class TrainingSetup:
+    config: RunConfig
+    spec: ModelSpec
+    device: torch.device
+    mesh: Mesh
+    model: nn.Module  # transformers causal LM; a PeftModel around it once `lora` was applied
+    attention: SequenceAttention  # what the registered attention function calls; ulysses and ring wrap it
+    loss: HeadLoss  # hidden states -> summed loss; `fused_loss` replaces it
+    emit: Callable[[str, Mapping[str, Any]], None]  # events: ("fallback", {...})
+    packing: bool = False  # several samples share a row of max_length
+    undo: list[Callable[[], None]] = field(default_factory=list)  # patches to take back, last first
+
+    @property
+    def causal_lm(self) -> nn.Module:
+        """The transformers model itself, whether or not adapters are wrapped around it."""
+        get_base_model = getattr(self.model, "get_base_model", None)
+        return get_base_model() if get_base_model is not None else self.model
