@@ -1,0 +1,87 @@
+"""The console script: finds the verb, imports only its module, and turns errors into words and exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from planner.errors import LongfitError
+
+# verb -> (module, help). Help stands here so that `longfit --help` imports no verb.
+VERBS: dict[str, tuple[str, str]] = {
+    "plan": ("app.cli.plan", "what each GPU will hold, whether it fits, how fast, and what would be better"),
+    "fit": ("app.cli.fit", "the longest length or largest batch that fits"),
+    "data": ("app.cli.data", "what becomes of each row of a data set"),
+    "train": ("app.cli.train", "plan, then train; Ctrl-C detaches, the run goes on"),
+    "demo": ("app.cli.demo", "train a real small model on real documents, watched, in minutes"),
+    "runs": ("app.cli.runs", "the runs on this disk"),
+    "attach": ("app.cli.attach", "follow a run"),
+    "stop": ("app.cli.stop", "save and stop a run"),
+    "resume": ("app.cli.resume", "go on with a stopped or lost run"),
+    "logs": ("app.cli.logs", "the log of a run"),
+    "infer": ("app.cli.infer", "answer a prompt with a trained adapter"),
+    "preset": ("app.cli.preset", "list, show or save presets"),
+    "gpus": ("app.cli.gpus", "GPUs of this machine and of the catalog"),
+    "models": ("app.cli.models", "models of the catalog"),
+    "doctor": ("app.cli.doctor", "is this installation sound?"),
+    "tui": ("app.cli.tui", "the terminal interface"),
+    "web": ("app.cli.web", "the browser page, on 127.0.0.1"),
+}
+
+
+def build_parser(verb: str | None = None) -> argparse.ArgumentParser:
+    """The parser; only ``verb`` gets its arguments, the others are names with help."""
+    parser = argparse.ArgumentParser(
+        prog="longfit", description="Plan, train and watch long-context fine-tuning.",
+        epilog="exit codes: 0 ok, 1 run failed, 2 bad input, 3 does not fit, 4 out of memory, 5 environment, "
+        "6 run not found or lost, 130 interrupted",
+    )  # fmt: skip
+    parser.add_argument("--version", action="store_true", help="print the version and leave")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
+    for name, (module, help_text) in VERBS.items():
+        sub = verbs.add_parser(name, help=help_text, description=help_text)
+        if name == verb:
+            import_module(module).add_arguments(sub)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    verb = next((a for a in arguments if not a.startswith("-")), None)
+    if verb is not None and verb not in VERBS:
+        verb = None
+    parser = build_parser(verb)
+    args = parser.parse_args(arguments)
+    if args.version:
+        from importlib.metadata import version
+
+        print(f"longfit {version('longfit')}")
+        return 0
+    if args.verb is None:
+        parser.print_help()
+        return 0
+    try:
+        return int(import_module(VERBS[args.verb][0]).run(args))
+    except LongfitError as error:
+        print_error(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of a pipe left: `longfit runs | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def print_error(error: LongfitError) -> None:
+    print(f"error: {error.what}", file=sys.stderr)
+    if error.why:
+        print(f"  why: {error.why}", file=sys.stderr)
+    if error.fix:
+        print(f"  fix: {error.fix}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""The hardware to plan for: found on this machine, or named by a person ("2xA10-24G", "cpu", "8xH100")."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from planner.catalog.gpus import GPUS, cpu_spec
+from planner.errors import ConfigError
+from planner.types import ClusterSpec, Environment, GpuSpec
+
+PACKAGES = (
+    "torch", "transformers", "peft", "triton", "liger-kernel", "galore-torch", "bitsandbytes", "flash-attn", "flash-attn-4",
+    "datasets", "gradio",
+)  # fmt: skip
+ASSUMED_HOST_BYTES_PER_GPU = 128 * 1024**3
+
+
+def parse_cluster(text: str, *, num_nodes: int = 1) -> ClusterSpec:
+    """``A10``, ``2xA10`` or ``cpu``/``2xcpu`` (processes on this host). Raises: ConfigError with the nearest names."""
+    match = re.fullmatch(r"\s*(?:(\d+)\s*[x×*]\s*)?(.+?)\s*", text)
+    count = int(match[1]) if match and match[1] else 1
+    name = match[2] if match else text
+    if count < 1 or count > 4096:
+        raise ConfigError(f"{text!r} asks for {count} GPUs.", why="It can be 1 to 4096.")
+    if name.lower() == "cpu":
+        return cpu_cluster(count)
+    if name.lower() == "here":
+        return detect_cluster()
+    return ClusterSpec(
+        gpu=find_gpu(name), num_gpus_per_node=count, num_nodes=num_nodes, source="assumed",
+        host_bytes_per_node=ASSUMED_HOST_BYTES_PER_GPU * count,
+    )  # fmt: skip
+
+
+def find_gpu(name: str) -> GpuSpec:
+    wanted = _plain(name)
+    for key, gpu in GPUS.items():
+        if _plain(key) == wanted:
+            return gpu
+    starts = sorted((key for key in GPUS if _plain(key).startswith(wanted) or wanted.startswith(_plain(key))), key=len)
+    if len(starts) == 1:
+        return GPUS[starts[0]]
+    near = starts or difflib.get_close_matches(name, GPUS, n=3, cutoff=0.3)
+    raise ConfigError(
+        f"No GPU named {name!r} is in the catalog.",
+        why="Several match." if starts else "",
+        fix=f"Did you mean {' or '.join(near)}?" if near else "`longfit gpus` lists them.",
+    )
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower().replace("nvidia", "").replace("geforce", ""))
+
+
+def preset_cluster(hardware: Mapping[str, Any]) -> ClusterSpec:
+    """The hardware a preset is meant for; this machine when it names none. Raises: ConfigError for an unknown key."""
+    from app.services.preset_keys import check_keys
+
+    check_keys(hardware, ("gpu", "count", "nodes", "host_gib"), where="hardware")
+    if not hardware.get("gpu"):
+        return detect_cluster()
+    cluster = parse_cluster(f"{hardware.get('count', 1)}x{hardware['gpu']}", num_nodes=int(hardware.get("nodes", 1)))
+    if hardware.get("host_gib"):
+        cluster = replace(cluster, host_bytes_per_node=int(float(hardware["host_gib"]) * 1024**3))
+    return cluster
+
+
+def cpu_cluster(num_processes: int) -> ClusterSpec:
+    """Training processes on this host: each may use its share of the memory that is free now."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return ClusterSpec(
+        gpu=cpu_spec(int(memory.available // num_processes), max(1, cores // num_processes)),
+        num_gpus_per_node=num_processes, host_bytes_per_node=int(memory.available), source="detected",
+        disk_free_bytes=free_disk_bytes(),
+    )  # fmt: skip
+
+
+def free_disk_bytes(path: str = ".") -> int | None:
+    try:
+        import shutil
+
+        return shutil.disk_usage(path).free
+    except OSError:
+        return None
+
+
+def detect_gpus() -> tuple[GpuSpec, ...]:
+    """The NVIDIA GPUs of this machine with the memory that is free now; empty without a driver."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # no package, no driver, or a driver that does not answer: there is no GPU to plan for
+        return ()
+    try:
+        return tuple(_detected(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount()))
+    except pynvml.NVMLError:
+        return ()
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _detected(pynvml: Any, index: int) -> GpuSpec:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    name = pynvml.nvmlDeviceGetName(handle)
+    name = name.decode() if isinstance(name, bytes) else name
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    try:
+        known = find_gpu(name)
+    except ConfigError:
+        known = _nearest_by_memory(int(memory.total))
+    capability = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
+    return replace(
+        known, name=name, memory_bytes=int(memory.total), usable_bytes=int(memory.free),
+        compute_capability=(capability[0], capability[1]),
+    )  # fmt: skip
+
+
+def _nearest_by_memory(total_bytes: int) -> GpuSpec:
+    """Rates for a card outside the catalog: those of the card nearest in memory."""
+    return min(GPUS.values(), key=lambda gpu: abs(gpu.memory_bytes - total_bytes))
+
+
+def detect_cluster(num_gpus: int | None = None) -> ClusterSpec:
+    """This machine: its GPUs (``num_gpus`` of them, those with most memory free), or CPU processes without one."""
+    gpus = sorted(detect_gpus(), key=lambda gpu: -gpu.usable_bytes)
+    if not gpus:
+        return cpu_cluster(num_gpus or 1)
+    import psutil
+
+    chosen = gpus[: num_gpus or len(gpus)]
+    return ClusterSpec(
+        gpu=chosen[-1],  # the one with least free memory binds
+        num_gpus_per_node=len(chosen), host_bytes_per_node=int(psutil.virtual_memory().available), source="detected",
+        disk_free_bytes=free_disk_bytes(),
+    )  # fmt: skip
+
+
+def environment_for(cluster: ClusterSpec) -> Environment:
+    """What is installed here for the hardware at hand; everything, for imagined hardware."""
+    capability = cluster.gpu.compute_capability
+    if cluster.source == "assumed":
+        return Environment(source="assumed", packages={name: "assumed" for name in PACKAGES}, compute_capability=capability)
+    from importlib import metadata
+
+    packages: dict[str, str] = {}
+    for name in PACKAGES:
+        try:
+            packages[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return Environment(source="detected", packages=packages, compute_capability=capability)

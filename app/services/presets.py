@@ -1,0 +1,127 @@
+"""Find, read and write presets: a YAML file a run, the same for CLI, TUI and page."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from app.services.locations import built_in_presets_dir, project_presets_dir, user_presets_dir
+from app.services.preset_keys import NOT_CONFIG
+from app.services.yaml_text import dump_yaml, load_yaml
+from core.run.atomic import atomic_write
+from planner.errors import ConfigError
+from planner.types import Preset
+
+Origin = Literal["built-in", "project", "user", "file"]
+
+
+def _folders() -> tuple[tuple[Origin, Path], ...]:
+    """Later ones hide earlier ones of the same name."""
+    return (("built-in", built_in_presets_dir()), ("user", user_presets_dir()), ("project", project_presets_dir()))
+
+
+def preset_names() -> dict[str, tuple[Origin, Path]]:
+    found: dict[str, tuple[Origin, Path]] = {}
+    for origin, folder in _folders():
+        for path in sorted(folder.glob("*.yaml")) if folder.is_dir() else ():
+            found[path.stem] = (origin, path)
+    return found
+
+
+def list_presets() -> tuple[Preset, ...]:
+    return tuple(parse_preset(path.read_text("utf-8"), path=path, origin=origin) for origin, path in preset_names().values())
+
+
+def load_preset(name_or_path: str) -> Preset:
+    """A preset by name, or by the path of a YAML file. Raises: ConfigError with the nearest name."""
+    known = preset_names()
+    if name_or_path in known:
+        origin, path = known[name_or_path]
+        return parse_preset(_read(path), path=path, origin=origin)
+    path = Path(name_or_path).expanduser()
+    if path.is_file():
+        return parse_preset(_read(path), path=path, origin="file")
+    if path.suffix in (".yaml", ".yml") or "/" in name_or_path:
+        raise ConfigError(f"There is no preset file {name_or_path}.", fix="`longfit preset list` shows the presets.")
+    near = difflib.get_close_matches(name_or_path, known, n=3, cutoff=0.4)
+    raise ConfigError(
+        f"There is no preset named {name_or_path!r}.",
+        fix=f"Did you mean {' or '.join(near)}?" if near else "`longfit preset list` shows the presets.",
+    )
+
+
+def parse_preset(text: str, *, path: Path, origin: Origin) -> Preset:
+    values = load_yaml(text, where=str(path))
+    if not isinstance(values, dict) or not values:
+        raise ConfigError(f"{path} is not a preset.", why="A preset is a mapping of keys to values.")
+    hardware = values.get("hardware") or {}
+    if not isinstance(hardware, Mapping):
+        raise ConfigError(f"{path}: hardware is {hardware!r}.", fix="Write hardware: {gpu: A10, count: 2}.")
+    return Preset(
+        name=str(values.get("name") or path.stem),
+        description=str(values.get("description") or ""),
+        hardware=hardware,
+        measured=tuple(values.get("measured") or ()),
+        values={key: value for key, value in values.items() if key not in NOT_CONFIG},
+        origin=origin,
+        path=str(path),
+    )
+
+
+def preset_text(preset: Preset, overrides: Mapping[str, Any] | None = None) -> str:
+    """The preset as YAML, with ``overrides`` (dotted keys) written into it."""
+    body: dict[str, Any] = {"name": preset.name}
+    if preset.description:
+        body["description"] = preset.description
+    if preset.hardware:
+        body["hardware"] = dict(preset.hardware)
+    body |= merge_overrides(preset.values, overrides or {})
+    return dump_yaml(body)
+
+
+def save_preset(preset: Preset, *, overwrite: bool = False) -> Path:
+    """Write it among the user's presets. Raises: ConfigError when the name is taken or no file name."""
+    if not preset.name or Path(preset.name).name != preset.name or preset.name.startswith("."):
+        raise ConfigError(f"{preset.name!r} cannot be a preset's name.", fix="Use letters, digits, '.', '_' and '-'.")
+    path = user_presets_dir() / f"{preset.name}.yaml"
+    if path.exists() and not overwrite:
+        raise ConfigError(f"A preset named {preset.name!r} exists already: {path}.", fix="Choose another name.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(path, preset_text(preset))
+    return path
+
+
+def merge_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """``{"lora.rank": 8, "packing": None}`` laid over nested values; None takes a key away.
+
+    A knob of an optimization that stands as a bare ``true`` keeps it switched on.
+    """
+    merged = {key: dict(value) if isinstance(value, Mapping) else value for key, value in values.items()}
+    for dotted, value in overrides.items():
+        key, _, knob = dotted.partition(".")
+        if not knob:
+            if value is None:
+                merged.pop(key, None)
+            else:
+                merged[key] = value
+            continue
+        inner = merged.get(key)
+        merged[key] = {**(inner if isinstance(inner, Mapping) else {}), knob: value}
+    return merged
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """``lora.rank=8`` -> ("lora.rank", 8). Raises: ConfigError when there is no ``=``."""
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise ConfigError(f"--set {text}: there is no '='.", fix="Write --set key=value, such as --set max_length=16384.")
+    return key.strip(), load_yaml(value, where=f"--set {key.strip()}")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"The preset {path} cannot be read.", why=f"{error}.") from None
