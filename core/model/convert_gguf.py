@@ -1,0 +1,42 @@
+"""Convert a GGUF file into a Hugging Face folder of fp32 safetensors, once: `python -P -m core.model.convert_gguf FILE OUT`.
+
+Called by the demo (app/services/demo.py), which takes real weights from a Python package. The values are those of the
+quantised file, dequantised; nothing is rounded again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+
+def convert(gguf_file: Path, out: Path) -> None:
+    """Write config, weights and tokenizer to ``out``; a half-written folder never has that name."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    partial = out.with_name(f".{out.name}.partial-{os.getpid()}")
+    partial.mkdir(parents=True)
+    try:
+        folder, name = str(gguf_file.parent), gguf_file.name
+        tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
+        loaded = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32)
+        # transformers 5.17 marks a model read from GGUF as quantised and refuses to save it, although its weights are
+        # plain by then. A fresh model of the same class takes the weights over. Delete when save_pretrained accepts it.
+        config = loaded.config
+        if hasattr(config, "quantization_config"):
+            del config.quantization_config
+        model = type(loaded)(config)
+        model.load_state_dict(loaded.state_dict())
+        model.tie_weights()
+        model.save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
+        os.replace(partial, out)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    convert(Path(sys.argv[1]), Path(sys.argv[2]))
