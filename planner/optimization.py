@@ -1,4 +1,4 @@
-"""The contract of an optimization, as the planner sees it. The registry's objects are handed in; core is never imported.
+"""The contract of an optimization, as the planner sees it. The registry's objects come in; core is never imported.
 
 One optimization = one file in core/optimizations (torch-free on import) + one line in its registry. The dataclass
 fields are its knobs: CLI flags, forms, the preset schema and the docs pages are generated from them.
@@ -75,7 +75,8 @@ Registry = Mapping[str, type]
 
 
 def instantiate(setting: OptimizationSetting, registry: Registry) -> Optimization:
-    return registry[setting.name](**setting.as_dict())
+    optimization: Optimization = registry[setting.name](**setting.as_dict())
+    return optimization
 
 
 def setting_of(optimization: Optimization) -> OptimizationSetting:

@@ -24,11 +24,20 @@ Part = Literal[
     "weights", "adapters", "gradients", "optimizer", "checkpoints", "activations", "logits", "communication", "runtime"
 ]
 Instant = Literal[
-    "load", "forward_loss", "loss_backward", "layer_backward", "optimizer_step", "evaluation", "save"
-]
+    "load",  # weights arrive, adapters and optimizer are built
+    "forward_loss",  # end of the forward pass, the loss is being formed
+    "loss_backward",  # gradient of the loss with respect to the logits
+    "layer_backward",  # MLP of the last decoder layer, the first to run backward: every saved tensor is still there
+    "attention_backward",  # attention of that layer, its MLP is done
+    "backward_end",  # MLP of the first decoder layer: saved tensors of one layer, every gradient is there
+    "optimizer_step",
+    "evaluation",
+    "save",
+]  # fmt: skip
 INSTANTS: tuple[Instant, ...] = (
-    "load", "forward_loss", "loss_backward", "layer_backward", "optimizer_step", "evaluation", "save"
-)
+    "load", "forward_loss", "loss_backward", "layer_backward", "attention_backward", "backward_end",
+    "optimizer_step", "evaluation", "save",
+)  # fmt: skip
 DTYPE_BYTES: dict[str, int] = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 

@@ -2,4 +2,16 @@
 
 from __future__ import annotations
 
-REGISTRY: dict[str, type] = {}
+from core.optimizations.fake_parallel import FakeParallel
+from core.optimizations.fused_loss import FusedLoss
+from core.optimizations.gradient_checkpointing import GradientCheckpointing
+from core.optimizations.lora import Lora
+from core.optimizations.packing import Packing
+from core.optimizations.qlora import QLora
+from core.optimizations.ring import Ring
+from core.optimizations.ulysses import Ulysses
+
+REGISTRY: dict[str, type] = {
+    optimization.name: optimization
+    for optimization in (Lora, QLora, GradientCheckpointing, FusedLoss, Packing, Ulysses, Ring, FakeParallel)
+}

@@ -1,0 +1,58 @@
+"""Fake parallel: on one GPU, the heads of Ulysses' virtual ranks run one after another. Listed in the registry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from planner.effects import Effect
+from planner.optimization import PlanContext, RankShape, knob
+from planner.parts.head_groups import head_groups_effect
+from planner.types import Issue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeParallel:
+    name: ClassVar[str] = "fake_parallel"
+    title: ClassVar[str] = "Fake parallel (head groups)"
+    summary: ClassVar[str] = (
+        "Projects, attends and adds into the output one group of heads at a time, and again in backward: full-width "
+        "q, k, v never exist, for one more projection."
+    )
+    main_knob: ClassVar[str | None] = "groups"
+    stage: ClassVar[int] = 45
+    available: ClassVar[bool] = True
+
+    groups: int = knob(2, help="head groups per layer, a divisor of the KV heads", minimum=1)
+
+    def check(self, ctx: PlanContext) -> tuple[Issue, ...]:
+        issues: list[Issue] = []
+        kv_heads = ctx.model.num_kv_heads
+        if self.groups < 1 or kv_heads % self.groups:
+            legal = [groups for groups in range(1, kv_heads + 1) if kv_heads % groups == 0]
+            issues.append(
+                Issue(
+                    code="fake-parallel-groups", severity="error",
+                    what=f"fake_parallel groups {self.groups} is not possible.",
+                    why=f"Each group takes whole KV heads, and this model has {kv_heads}.",
+                    fix=f"Legal here: {', '.join(map(str, legal))}.",
+                    suggestion=(("fake_parallel", max(g for g in legal if g <= max(self.groups, 1))),),
+                )
+            )  # fmt: skip
+        if ctx.config.parallel.sequence > 1:
+            issues.append(
+                Issue(
+                    code="fake-parallel-sequence", severity="error",
+                    what="fake_parallel and a sequence-parallel degree above 1 are both switched on.",
+                    why="Head groups stand in for the ranks of Ulysses; with real ranks they are those ranks.",
+                    fix="Remove fake_parallel, or set sequence_parallel: 1.",
+                    suggestion=(("fake_parallel", None),),
+                )
+            )  # fmt: skip
+        return tuple(issues)
+
+    def reshape(self, shape: RankShape) -> RankShape:
+        return shape
+
+    def effect(self, ctx: PlanContext) -> Effect:
+        return head_groups_effect(ctx, groups=self.groups)

@@ -1,0 +1,43 @@
+"""Fused loss: head and cross entropy by chunks of tokens, whole-row logits never exist. Listed in the registry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from planner.effects import Effect
+from planner.optimization import PlanContext, RankShape, knob
+from planner.parts.loss import chunked_loss_effect
+from planner.types import Issue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedLoss:
+    name: ClassVar[str] = "fused_loss"
+    title: ClassVar[str] = "Fused loss (chunked)"
+    summary: ClassVar[str] = (
+        "Multiplies hidden states by the head a chunk at a time and forms loss and gradient there: 12 bytes per logit "
+        "of the whole row shrink to one chunk."
+    )
+    main_knob: ClassVar[str | None] = "chunk_tokens"
+    stage: ClassVar[int] = 60
+    available: ClassVar[bool] = True
+
+    chunk_tokens: int = knob(1024, help="tokens whose logits exist at one time", minimum=1)
+
+    def check(self, ctx: PlanContext) -> tuple[Issue, ...]:
+        if self.chunk_tokens >= 1:
+            return ()
+        return (
+            Issue(
+                code="fused-loss-chunk", severity="error", what=f"fused_loss.chunk_tokens is {self.chunk_tokens}.",
+                why="A chunk holds at least one token.", fix="Use chunk_tokens: 1024.",
+                suggestion=(("fused_loss", 1024),),
+            ),
+        )  # fmt: skip
+
+    def reshape(self, shape: RankShape) -> RankShape:
+        return shape
+
+    def effect(self, ctx: PlanContext) -> Effect:
+        return chunked_loss_effect(ctx, chunk_tokens=self.chunk_tokens)

@@ -1,0 +1,41 @@
+"""Ring attention: sequence sharded over ranks in zigzag order, K and V travel around. Listed in the registry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from planner.effects import Effect
+from planner.optimization import PlanContext, RankShape, knob
+from planner.parallel import check_degree, check_ring_model
+from planner.parts.sequence_parallel import ring_effect
+from planner.types import Issue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ring:
+    name: ClassVar[str] = "ring"
+    title: ClassVar[str] = "Ring attention"
+    summary: ClassVar[str] = (
+        "Each rank holds two zigzag chunks of the tokens and meets the others' K and V one block at a time: any degree "
+        "works, activations divide by it."
+    )
+    main_knob: ClassVar[str | None] = "degree"
+    stage: ClassVar[int] = 40
+    available: ClassVar[bool] = True
+
+    degree: int = knob(2, help="ranks that share a row by tokens", minimum=1)
+
+    def check(self, ctx: PlanContext) -> tuple[Issue, ...]:
+        issues = check_degree(self.name, self.degree, ctx.config.parallel.ring, ctx.cluster.num_gpus)
+        return (*issues, *check_ring_model(ctx.model)) if self.degree > 1 else issues
+
+    def reshape(self, shape: RankShape) -> RankShape:
+        return replace(
+            shape,
+            tokens=-(-shape.tokens // self.degree),
+            attention_tokens=-(-shape.attention_tokens // self.degree),
+        )
+
+    def effect(self, ctx: PlanContext) -> Effect:
+        return ring_effect(ctx, degree=self.degree)

@@ -1,0 +1,83 @@
+"""Saved tensors of the stock decoder layer (transformers modeling_{llama,qwen2,qwen3,mistral}), piece by piece.
+
+``layer.`` terms are those of the layer at work, ``other_layers.`` terms those of the remaining N-1, which are alive at
+the same time unless a layer is recomputed. Everything here is for training of all parameters without recompute: the
+optimizations declare what they change.
+"""
+
+from __future__ import annotations
+
+from planner.effects import TermSpec
+from planner.parts.sizes import Sizes
+from planner.types import Basis, Instant, ModelSpec, Part
+
+SAVED: frozenset[Instant] = frozenset(
+    {"forward_loss", "loss_backward", "layer_backward", "attention_backward", "backward_end"}
+)
+SAVED_BY_MLP: frozenset[Instant] = SAVED - {"attention_backward"}  # gone when attention runs backward
+OTHERS: frozenset[Instant] = frozenset({"forward_loss", "loss_backward", "layer_backward", "attention_backward"})
+LAYER_BACKWARD: frozenset[Instant] = frozenset({"layer_backward", "backward_end"})
+
+
+def both_layers(
+    s: Sizes, piece: str, part: Part, instants: frozenset[Instant], size_bytes: int, formula: str, *,
+    basis: Basis = "modelled", source: str = "",
+) -> tuple[TermSpec, TermSpec]:  # fmt: skip
+    """The same saved piece in the layer at work and, N-1 times, in the others."""
+    return (
+        TermSpec(
+            key=f"layer.{piece}", part=part, instants=instants, bytes=size_bytes, formula=formula, basis=basis,
+            source=source,
+        ),
+        TermSpec(
+            key=f"other_layers.{piece}", part=part, instants=OTHERS, bytes=(s.N - 1) * size_bytes,
+            formula=f"{s.N - 1} layers: {formula}", basis=basis, source=source,
+        ),
+    )  # fmt: skip
+
+
+def activation_terms(s: Sizes, model: ModelSpec) -> tuple[TermSpec, ...]:
+    c = s.c
+    terms: list[TermSpec] = []
+
+    def saved(piece: str, size_bytes: int, formula: str, instants: frozenset[Instant] = SAVED) -> None:
+        terms.extend(both_layers(s, piece, "activations", instants, size_bytes, formula))
+
+    if s.is_half:
+        saved("norm1", (4 * s.d + 4) * s.T, "(4d + 4) * T: fp32 copy of the layer's input, and 1/rms")
+    else:
+        saved("alias.norm1", 4 * s.d * s.T, "4d * T: the layer's input")
+    saved("norm2", (4 * s.d + 4) * s.T, "(4d + 4) * T: the MLP norm's input in fp32, and 1/rms", SAVED_BY_MLP)
+    saved("attention.qkv", c * (s.num_q + 2 * s.num_kv), f"{c}(q + 2kv) * T: q and k after RoPE, v")
+    saved("attention.output", c * s.num_q + 4 * s.num_lse, f"({c}q + 4H) * T: attention output, log-sum-exp")
+    if model.qk_norm:
+        width, heads = s.q + s.kv, s.H + model.num_kv_heads
+        saved("attention.qk_norm", (4 * width + 4 * heads) * s.T, "4(q + kv + H + K) * T: q and k in fp32 before norm")
+        saved("trainable.attention.qk_norm", c * width * s.T, f"{c}(q + kv) * T: normed q and k, for their weights")
+    saved("mlp", 3 * c * s.f * s.T, f"3 * {c}f * T: gate, up, silu(gate)", SAVED_BY_MLP)
+    saved("trainable.norm1", c * s.d * s.T, f"{c}d * T: normed input, for the norm's weight")
+    saved("trainable.norm2", c * s.d * s.T, f"{c}d * T: normed input of the MLP, for the norm's weight", SAVED_BY_MLP)
+    saved("trainable.attention.input", c * s.d * s.T, f"{c}d * T: input of q, k, v")
+    saved("trainable.mlp", c * (s.d + s.f) * s.T, f"{c}(d + f) * T: inputs of gate and up, and of down", SAVED_BY_MLP)
+    return tuple(terms)
+
+
+def transient_terms(s: Sizes) -> tuple[TermSpec, ...]:
+    """Gradients in flight while one layer runs backward."""
+    c = s.c
+    return (
+        TermSpec(
+            key="layer_backward.mlp", part="activations", instants=LAYER_BACKWARD,
+            bytes=(2 * c * s.d + 3 * c * s.f) * s.T,
+            formula=f"(2 * {c}d + 3 * {c}f) * T: gradients of the residual, of product, up and silu(gate)",
+        ),
+        TermSpec(
+            key="attention_backward.residual", part="activations", instants=frozenset({"attention_backward"}),
+            bytes=2 * c * s.d * s.T, formula=f"2 * {c}d * T: gradient of the residual and of the normed input",
+        ),
+        TermSpec(
+            key="attention_backward.gradients", part="activations", instants=frozenset({"attention_backward"}),
+            bytes=c * (2 * s.num_q + 2 * s.num_kv) + 4 * s.num_q + 4 * s.num_lse,
+            formula=f"({c}(2q + 2kv) + 4q + 4H) * T: gradients of output, q, k, v; the kernel's fp32 dq",
+        ),
+    )  # fmt: skip

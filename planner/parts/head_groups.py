@@ -1,0 +1,51 @@
+"""Attention by head groups on one GPU (`core/optimizations/fake_parallel.py`): q, k, v of one group at a time."""
+
+from __future__ import annotations
+
+from planner.effects import Drop, Effect, Scale, TermSpec, Work
+from planner.optimization import PlanContext
+from planner.parts.activations import SAVED, both_layers
+from planner.parts.sequence_parallel import ATTENTION_BACKWARD
+from planner.parts.sizes import sizes_of
+
+
+def head_groups_effect(ctx: PlanContext, *, groups: int) -> Effect:
+    """Each group is projected, attended and added into the output, then recomputed from the layer's normed input."""
+    if groups <= 1:
+        return Effect()
+    s = sizes_of(ctx)
+    normed = both_layers(
+        s, "group_input", "activations", SAVED, s.c * s.d * s.T, f"{s.c}d * T: normed input, to recompute groups"
+    )
+    group = s.c * (2 * s.num_q + 2 * s.num_kv) + 4 * s.num_lse
+    return Effect(
+        add=(
+            *normed,
+            TermSpec(
+                key="attention_backward.group", part="activations", instants=ATTENTION_BACKWARD,
+                bytes=-(-group // groups) + 4 * s.d * s.T,
+                formula=f"(({s.c}(2q + 2kv) + 4H) / {groups} + 4d) * T: one group, fp32 gradient of the input",
+                source="core/optimizations/fake_parallel.py",
+            ),
+        ),
+        drop=tuple(
+            Drop(key=f"{layers}.{piece}", formula="recomputed group by group")
+            for layers in ("layer", "other_layers")
+            for piece in ("attention.*", "adapter.attention.*", "trainable.attention.*")
+        ),
+        scale=(
+            Scale(
+                key="attention_backward.gradients", numerator=1, denominator=groups, formula=f"one of {groups} groups"
+            ),
+        ),
+        add_work=(
+            Work(
+                key="gemm.head_groups", kind="gemm", amount=2 * s.N * (s.d * (s.q + 2 * s.kv) + s.q * s.d) * s.T,
+                formula="2 * N * (d(q + 2kv) + qd) * T: projections of every group again in backward",
+            ),
+            Work(
+                key="attention.head_groups", kind="attention", amount=2 * s.N * s.q * s.L * s.T,
+                formula="2 * N * q * L * T: attention of every group again in backward",
+            ),
+        ),
+    )  # fmt: skip

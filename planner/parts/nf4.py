@@ -1,0 +1,60 @@
+"""NF4 storage of the decoder linears, as bitsandbytes keeps them: what `qlora` changes besides the adapters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.effects import Drop, Effect, TermSpec, Work
+from planner.optimization import PlanContext
+from planner.parts.sizes import sizes_of
+from planner.types import INSTANTS
+
+BLOCK = 64  # weights that share one scale
+SCALE_BLOCK = 256  # scales that share one second-level scale
+
+
+def nf4_linear_bytes(num_weights: int, *, double_quant: bool) -> int:
+    """4 bits a weight and its scales: 0.5625 bytes a weight, 0.5159 with double quantisation."""
+    blocks = -(-num_weights // BLOCK)
+    scales = blocks + 4 * -(-blocks // SCALE_BLOCK) if double_quant else 4 * blocks
+    return -(-num_weights // 2) + scales
+
+
+def nf4_effect(ctx: PlanContext, *, double_quant: bool, adapters: Effect) -> Effect:
+    """The adapters' effect with the base weights replaced by NF4 linears and the rest in the compute dtype."""
+    s = sizes_of(ctx)
+    linears = ctx.model.num_linear_parameters
+    rest = ctx.model.num_parameters - linears
+    largest = max(inputs * outputs for inputs, outputs in s.linears.values())
+    everywhere = frozenset(INSTANTS)
+    return replace(
+        adapters,
+        add=(
+            *adapters.add,
+            TermSpec(
+                key="weights.nf4", part="weights", instants=everywhere,
+                bytes=nf4_linear_bytes(linears, double_quant=double_quant),
+                formula=f"{0.5159 if double_quant else 0.5625} * {linears} decoder linear weights", basis="exact",
+                source="bitsandbytes: blocks of 64, scales of 256 blocks quantised to 8 bits",
+            ),
+            TermSpec(
+                key="weights.unquantised", part="weights", instants=everywhere, bytes=s.c * rest,
+                formula=f"{s.c} * {rest}: embeddings, head, norms, biases", basis="exact",
+            ),
+            TermSpec(
+                key="layer_backward.dequantised", part="weights",
+                instants=frozenset({"layer_backward", "attention_backward", "backward_end", "evaluation"}),
+                bytes=s.c * largest,
+                formula=f"{s.c} * {largest}: the largest linear, dequantised while it is used",
+            ),
+        ),
+        drop=(*adapters.drop, Drop(key="weights.base", formula="linears are kept in 4 bits")),
+        add_work=(
+            *adapters.add_work,
+            Work(
+                key="memory.dequantise", kind="memory",
+                amount=(3 if ctx.config.optimization("gradient_checkpointing") else 2) * (s.c * linears + linears // 2),
+                formula="every linear dequantised in each pass",
+            ),
+        ),
+    )  # fmt: skip

@@ -1,0 +1,70 @@
+"""What Ulysses and ring attention add besides the smaller shard: exchange buffers and link traffic."""
+
+from __future__ import annotations
+
+from planner.effects import Effect, TermSpec, Work
+from planner.optimization import PlanContext
+from planner.parts.sizes import Sizes, sizes_of
+from planner.types import Instant
+
+ATTENTION_BACKWARD: frozenset[Instant] = frozenset({"attention_backward"})
+
+
+def num_attention_passes(ctx: PlanContext) -> int:
+    """Forward passes of each layer's attention in one step: a recompute is one more."""
+    return 2 if ctx.config.optimization("gradient_checkpointing") else 1
+
+
+def ulysses_effect(ctx: PlanContext, *, degree: int) -> Effect:
+    if degree <= 1:
+        return Effect()
+    s = sizes_of(ctx)
+    exchanged = s.c * (2 * s.num_q + 2 * s.num_kv)  # q, k, v there and the output back, one way, forward
+    passes = num_attention_passes(ctx) + 1  # backward sends the gradients the same ways
+    return Effect(
+        add=(
+            TermSpec(
+                key="attention_backward.ulysses", part="communication", instants=ATTENTION_BACKWARD,
+                bytes=2 * exchanged,
+                formula=f"2 * {s.c} * (2q + 2kv) * T: send and receive buffers of the gradients of q, k, v and output",
+                source="core/parallel/ulysses.py",
+            ),
+        ),
+        add_work=(
+            Work(
+                key="link.ulysses", kind="link", amount=s.N * passes * exchanged * (degree - 1) // degree,
+                formula=f"N * {passes} passes * {s.c}(2q + 2kv) * T * (U-1)/U",
+            ),
+        ),
+    )  # fmt: skip
+
+
+def ring_effect(ctx: PlanContext, *, degree: int) -> Effect:
+    if degree <= 1:
+        return Effect()
+    s = sizes_of(ctx)
+    block = 2 * s.c * s.num_kv  # K and V of one rank
+    return Effect(
+        add=(
+            TermSpec(
+                key="attention_backward.ring", part="communication", instants=ATTENTION_BACKWARD,
+                bytes=ring_buffer_bytes(s),
+                formula=f"T * (2 * 2 * {s.c}kv + 2 * 2 * 4kv + 4q + 4H): K and V in flight twice, their gradients in "
+                "fp32 twice, dq in fp32, log-sum-exp",
+                source="core/parallel/ring.py",
+            ),
+        ),
+        add_work=(
+            Work(
+                key="link.ring", kind="link", overlapped=True,
+                amount=s.N * (degree - 1) * (num_attention_passes(ctx) * block + block + 8 * s.num_kv),
+                formula="N * (R-1) hops * (K and V in each pass, their fp32 gradients in backward)",
+            ),
+        ),
+    )  # fmt: skip
+
+
+def ring_buffer_bytes(s: Sizes) -> int:
+    in_flight = 2 * 2 * s.c * s.num_kv
+    gradients = 2 * 2 * 4 * s.num_kv
+    return in_flight + gradients + 4 * s.num_q + 4 * s.num_lse

@@ -1,0 +1,63 @@
+"""The symbols of the formulas as one rank sees them; every part and every optimization's effect starts from these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from planner.optimization import PlanContext
+from planner.types import DTYPE_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Counts of elements, not bytes, except ``c``, the bytes of one element of the compute dtype.
+
+    Widths (d, f, q, kv, V) are those of the whole model: the projections of a rank make all heads for its T tokens.
+    What one attention call holds is ``num_q`` and ``num_kv``: after the exchange of Ulysses a rank has more tokens and
+    fewer heads, which leaves num_q = q*T and, with replicated KV heads, makes num_kv larger than kv*T.
+    """
+
+    T: int  # tokens of the residual stream on this rank
+    L: int  # tokens of one sample, over all sequence ranks
+    d: int
+    f: int
+    N: int
+    H: int
+    h: int
+    q: int
+    kv: int
+    V: int
+    c: int
+    num_q: int
+    num_kv: int
+    num_lse: int
+    linears: Mapping[str, tuple[int, int]]  # name -> (inputs, outputs)
+    on_cpu: bool
+
+    @property
+    def is_half(self) -> bool:
+        """16-bit compute: fp32 copies are then real tensors, not aliases."""
+        return self.c == 2
+
+
+def sizes_of(ctx: PlanContext) -> Sizes:
+    model, shape = ctx.model, ctx.shape
+    return Sizes(
+        T=shape.tokens,
+        L=shape.row_tokens // ctx.config.per_device_train_batch_size,
+        d=model.hidden_size,
+        f=model.intermediate_size,
+        N=model.num_layers,
+        H=model.num_attention_heads,
+        h=model.head_dim,
+        q=model.q_width,
+        kv=model.kv_width,
+        V=model.vocab_size,
+        c=DTYPE_BYTES[ctx.config.dtype],
+        num_q=shape.q_heads * model.head_dim * shape.attention_tokens,
+        num_kv=shape.kv_heads * model.head_dim * shape.attention_tokens,
+        num_lse=shape.q_heads * shape.attention_tokens,
+        linears=model.linears,
+        on_cpu=ctx.cluster.gpu.kind == "cpu",
+    )
