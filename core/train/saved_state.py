@@ -1,0 +1,175 @@
+"""What a checkpoint holds besides trainer_state.json: weights, optimizer state, RNG states, tokenizer files.
+
+Only safetensors and json, never pickle: reading a checkpoint of a stranger cannot run code. Used by the trainer.
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers.utils import cached_file
+
+ADAPTER_FILE = "adapter_model.safetensors"
+OPTIMIZER_FILE = "optimizer.safetensors"
+RNG_FILE = "rng.safetensors"
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+)
+
+
+def save_weights(model: nn.Module, directory: Path) -> None:
+    """An adapter in PEFT's layout, or the whole model in the layout of ``save_pretrained``."""
+    with _io_errors():
+        if isinstance(model, PeftModel):
+            config = copy.copy(model.peft_config["default"])
+            config.inference_mode = True  # as PEFT saves it: loaded frozen unless told otherwise
+            config.save_pretrained(str(directory))
+            save_file(_adapter_tensors(model), directory / ADAPTER_FILE, metadata={"format": "pt"})
+            return
+        use_cache = model.config.use_cache
+        model.config.use_cache = True  # off while training; whoever loads this wants to generate
+        try:
+            model.save_pretrained(directory)
+        finally:
+            model.config.use_cache = use_cache
+
+
+def load_weights(model: nn.Module, directory: Path) -> None:
+    """Bring saved weights, bit for bit, into a model built for the same config.
+
+    Raises: ValueError when names or shapes differ from those of the model.
+    """
+    if isinstance(model, PeftModel):
+        saved = load_file(directory / ADAPTER_FILE)
+        _require_same_names(saved, _adapter_tensors(model), directory)
+        set_peft_model_state_dict(model, saved)
+        return
+    targets = model.state_dict()
+    saved = set()
+    for path in sorted(directory.glob("model*.safetensors")):
+        with safe_open(path, framework="pt") as tensors, torch.no_grad():
+            for name in set(tensors.keys()) & targets.keys():
+                targets[name].copy_(tensors.get_tensor(name))
+            saved.update(tensors.keys())
+    # Tied weights are saved once, under one of their names.
+    stored = {targets[name].data_ptr() for name in saved & targets.keys()}
+    tied = {name for name, tensor in targets.items() if tensor.data_ptr() in stored}
+    _require_same_names(saved | tied, targets, directory)
+
+
+def save_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, directory: Path) -> None:
+    """Every state tensor under "<parameter name>/<state name>"; hyperparameters come from the config."""
+    tensors = {
+        f"{name}/{key}": value.contiguous()
+        for name, parameter in _trainable(model)
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+    with _io_errors():
+        save_file(tensors, directory / OPTIMIZER_FILE)
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, directory: Path) -> None:
+    """State goes to the parameter's device as saved, never through ``load_state_dict``, which would cast it."""
+    parameters = dict(_trainable(model))
+    on_cpu = {"step"} if not optimizer.param_groups[0].get("fused") else set()
+    for full_name, value in load_file(directory / OPTIMIZER_FILE).items():
+        name, _, key = full_name.rpartition("/")
+        parameter = parameters[name]
+        optimizer.state[parameter][key] = value if key in on_cpu else value.to(parameter.device)
+
+
+def gather_rng_states(device: torch.device, group: dist.ProcessGroup | None) -> dict[str, torch.Tensor]:
+    """The generators of every rank, on every rank: {"rank0.cpu": uint8, "rank0.cuda": uint8, ...}.
+
+    Python's and numpy's generators are not in it: nothing in a run draws from them; data order is a function of seed,
+    epoch and index. Collective: every rank of the group.
+    """
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    if group is None:
+        return {f"rank0.{kind}": state for kind, state in states.items()}
+    gathered = {}
+    for kind, state in states.items():
+        ranks = [torch.empty_like(state, device=device) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(ranks, state.to(device), group=group)
+        gathered |= {f"rank{rank}.{kind}": each.cpu() for rank, each in enumerate(ranks)}
+    return gathered
+
+
+def save_rng_states(states: Mapping[str, torch.Tensor], directory: Path) -> None:
+    with _io_errors():
+        save_file(dict(states), directory / RNG_FILE)
+
+
+def restore_rng_state(rank: int, device: torch.device, directory: Path) -> bool:
+    """Set this rank's generators; False when the checkpoint has none for it (other world size or device)."""
+    states = load_file(directory / RNG_FILE)
+    kinds = ["cpu", "cuda"] if device.type == "cuda" else ["cpu"]
+    if any(f"rank{rank}.{kind}" not in states for kind in kinds):
+        return False
+    torch.set_rng_state(states[f"rank{rank}.cpu"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(states[f"rank{rank}.cuda"], device)
+    return True
+
+
+def copy_tokenizer(source: str, directory: Path) -> None:
+    """Copy the tokenizer files of a local folder, or of a hub id already in the cache, without loading a tokenizer
+    (which would add its size to the measured memory)."""
+    for name in TOKENIZER_FILES:
+        file = cached_file(
+            source,
+            name,
+            local_files_only=True,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+            _raise_exceptions_for_gated_repo=False,
+        )
+        if file is not None:
+            shutil.copyfile(file, directory / name)
+
+
+def _trainable(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
+
+
+def _adapter_tensors(model: PeftModel) -> dict[str, torch.Tensor]:
+    # Embeddings are saved only when they are trained: "auto" would ask the hub whether the vocabulary was resized.
+    tensors = get_peft_model_state_dict(model, save_embedding_layers=False)
+    return {name: tensor.contiguous() for name, tensor in tensors.items()}
+
+
+def _require_same_names(saved: Iterable[str], expected: Iterable[str], directory: Path) -> None:
+    missing, unknown = sorted(set(expected) - set(saved)), sorted(set(saved) - set(expected))
+    if missing or unknown:
+        raise ValueError(
+            f"{directory} does not belong to this model: {len(missing)} tensors missing {missing[:3]}, "
+            f"{len(unknown)} unknown {unknown[:3]}."
+        )
+
+
+@contextmanager
+def _io_errors() -> Iterator[None]:
+    """safetensors reports a full disk as its own error; the checkpoint writer speaks OSError."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
