@@ -21,7 +21,10 @@ ASSUMED_HOST_BYTES_PER_GPU = 128 * 1024**3
 
 
 def parse_cluster(text: str, *, num_nodes: int = 1) -> ClusterSpec:
-    """``A10``, ``2xA10`` or ``cpu``/``2xcpu`` (processes on this host). Raises: ConfigError with the nearest names."""
+    """``A10``, ``2xA10``, ``cpu``/``2xcpu`` (processes on this host) or ``here``/``2xhere`` (GPUs of this machine).
+
+    Raises: ConfigError with the nearest names.
+    """
     match = re.fullmatch(r"\s*(?:(\d+)\s*[x×*]\s*)?(.+?)\s*", text)
     count = int(match[1]) if match and match[1] else 1
     name = match[2] if match else text
@@ -30,7 +33,7 @@ def parse_cluster(text: str, *, num_nodes: int = 1) -> ClusterSpec:
     if name.lower() == "cpu":
         return cpu_cluster(count)
     if name.lower() == "here":
-        return detect_cluster()
+        return detect_cluster(count if match and match[1] else None)
     return ClusterSpec(
         gpu=find_gpu(name), num_gpus_per_node=count, num_nodes=num_nodes, source="assumed",
         host_bytes_per_node=ASSUMED_HOST_BYTES_PER_GPU * count,
