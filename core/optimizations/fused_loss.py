@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+from core.optimizations.evidence import Evidence, NotActive
 from planner.effects import Effect
 from planner.optimization import PlanContext, RankShape, knob
 from planner.parts.loss import chunked_loss_effect
 from planner.types import Issue
+
+if TYPE_CHECKING:
+    from core.train.setup import TrainingSetup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,3 +45,20 @@ class FusedLoss:
 
     def effect(self, ctx: PlanContext) -> Effect:
         return chunked_loss_effect(ctx, chunk_tokens=self.chunk_tokens)
+
+    def apply(self, setup: TrainingSetup) -> None:
+        from core.loss.chunked import ChunkedLoss
+
+        setup.loss = ChunkedLoss(self.chunk_tokens)
+
+    def verify(self, setup: TrainingSetup) -> Evidence:
+        from core.loss.chunked import ChunkedLoss
+
+        loss = setup.loss
+        if not isinstance(loss, ChunkedLoss) or loss.num_calls == 0:
+            raise NotActive(f"fused_loss: the loss of this run is {type(loss).__name__}, called 0 times in chunks")
+        return Evidence(
+            optimization=self.name,
+            claim=f"{loss.num_targets:,} targets in {loss.num_chunks:,} chunks of at most {loss.chunk_tokens:,}",
+            counts=(("targets", loss.num_targets), ("chunks", loss.num_chunks)),
+        )

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+from core.optimizations.evidence import Evidence, NotActive
 from planner.effects import Effect
 from planner.optimization import PlanContext, RankShape
 from planner.parts.recompute import checkpointing_effect
 from planner.types import Issue
+
+if TYPE_CHECKING:
+    from core.train.setup import TrainingSetup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,3 +35,31 @@ class GradientCheckpointing:
 
     def effect(self, ctx: PlanContext) -> Effect:
         return checkpointing_effect(ctx)
+
+    def apply(self, setup: TrainingSetup) -> None:
+        import torch
+
+        causal_lm = setup.causal_lm
+        # not reentrant: a reentrant checkpoint loses the gradients of a frozen embedding's layers
+        causal_lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        setup.undo.append(causal_lm.gradient_checkpointing_disable)
+        recomputed = setup.seen.setdefault(self.name, set())
+
+        def note(index: int) -> None:
+            if torch._C._current_graph_task_id() != -1:  # a backward is running: as torch's own checkpoint asks
+                recomputed.add(str(index))
+
+        for index, layer in enumerate(causal_lm.get_decoder().layers):
+            hook = layer.register_forward_pre_hook(lambda _module, _inputs, index=index: note(index))
+            setup.undo.append(hook.remove)
+
+    def verify(self, setup: TrainingSetup) -> Evidence:
+        num_layers = len(setup.causal_lm.get_decoder().layers)
+        num_recomputed = len(setup.seen[self.name])
+        if num_recomputed != num_layers:
+            raise NotActive(f"gradient_checkpointing: {num_recomputed} of {num_layers} layers recomputed in backward")
+        return Evidence(
+            optimization=self.name,
+            claim=f"{num_recomputed} of {num_layers} decoder layers recompute in backward",
+            counts=(("layers", num_recomputed),),
+        )

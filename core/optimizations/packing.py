@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+from core.optimizations.evidence import Evidence, NotActive
 from planner.effects import Effect
 from planner.optimization import PlanContext, RankShape
 from planner.types import Issue
+
+if TYPE_CHECKING:
+    from core.train.setup import TrainingSetup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,3 +35,16 @@ class Packing:
     def effect(self, ctx: PlanContext) -> Effect:
         """None: a plan is made for a full row, and a full row of one sample costs the most attention."""
         return Effect()
+
+    def apply(self, setup: TrainingSetup) -> None:
+        setup.packing = True  # the trainer lays out its rows by packs (core/data/batches.py)
+
+    def verify(self, setup: TrainingSetup) -> Evidence:
+        rows, samples = setup.counts["rows"], setup.counts["samples"]
+        if not setup.packing or rows == 0:
+            raise NotActive(f"packing: {rows} rows seen, packing is {'on' if setup.packing else 'off'}")
+        return Evidence(
+            optimization=self.name,
+            claim=f"{samples:,} samples in {rows:,} rows, each attending to itself alone",
+            counts=(("rows", rows), ("samples", samples), ("tokens", setup.counts["tokens"])),
+        )

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+from core.optimizations.evidence import Evidence, NotActive
 from planner.effects import Effect
 from planner.optimization import PlanContext, RankShape, knob
 from planner.parallel import check_degree, check_ring_model
 from planner.parts.sequence_parallel import ring_effect
 from planner.types import Issue
+
+if TYPE_CHECKING:
+    from core.train.setup import TrainingSetup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,3 +43,24 @@ class Ring:
 
     def effect(self, ctx: PlanContext) -> Effect:
         return ring_effect(ctx, degree=self.degree)
+
+    def apply(self, setup: TrainingSetup) -> None:
+        from core.attention.sequence import LocalAttention
+        from core.parallel.ring import RingAttention
+
+        setup.mesh.require("ring", self.degree)
+        if self.degree > 1:
+            assert isinstance(setup.attention, LocalAttention), "ring is the innermost of the attentions"
+            setup.attention = RingAttention(setup.attention.kernel, setup.mesh.ring_group)
+
+    def verify(self, setup: TrainingSetup) -> Evidence:
+        from core.parallel.ring import RingAttention
+
+        ring = getattr(setup.attention, "inner", setup.attention)
+        if self.degree > 1 and not (isinstance(ring, RingAttention) and ring.num_calls > 0):
+            raise NotActive(f"ring: attention is {type(ring).__name__}, called {ring.num_calls} times")
+        return Evidence(
+            optimization=self.name,
+            claim=f"{self.degree} ranks passed K and V around in {ring.num_calls:,} attention calls",
+            counts=(("degree", self.degree), ("calls", ring.num_calls)),
+        )

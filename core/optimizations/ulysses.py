@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+from core.optimizations.evidence import Evidence, NotActive
 from planner.effects import Effect
 from planner.optimization import PlanContext, RankShape, knob
 from planner.parallel import check_degree, legal_ulysses_degrees
 from planner.parts.sequence_parallel import ulysses_effect
 from planner.types import Issue
+
+if TYPE_CHECKING:
+    from core.train.setup import TrainingSetup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,3 +58,22 @@ class Ulysses:
 
     def effect(self, ctx: PlanContext) -> Effect:
         return ulysses_effect(ctx, degree=self.degree)
+
+    def apply(self, setup: TrainingSetup) -> None:
+        from core.parallel.ulysses import UlyssesAttention
+
+        setup.mesh.require("ulysses", self.degree)
+        if self.degree > 1:
+            setup.attention = UlyssesAttention(setup.attention, setup.mesh.ulysses_group)
+
+    def verify(self, setup: TrainingSetup) -> Evidence:
+        from core.parallel.ulysses import UlyssesAttention
+
+        attention = setup.attention
+        if self.degree > 1 and not (isinstance(attention, UlyssesAttention) and attention.num_calls > 0):
+            raise NotActive(f"ulysses: attention is {type(attention).__name__}, called {attention.num_calls} times")
+        return Evidence(
+            optimization=self.name,
+            claim=f"{self.degree} ranks exchanged tokens for heads in {attention.num_calls:,} attention calls",
+            counts=(("degree", self.degree), ("calls", attention.num_calls)),
+        )

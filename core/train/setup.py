@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,13 @@ class TrainingSetup:
     emit: Callable[[str, Mapping[str, Any]], None]  # events: ("fallback", {...})
     packing: bool = False  # several samples share a row of max_length
     undo: list[Callable[[], None]] = field(default_factory=list)  # patches to take back, last first
+    counts: Counter[str] = field(default_factory=Counter)  # what really happened, for ``verify``: "rows", "samples"
+    seen: dict[str, set[str]] = field(default_factory=dict)  # the same by name: {"lora": {module, ...}}
+
+    def restore(self) -> None:
+        """Take every patch back."""
+        while self.undo:
+            self.undo.pop()()
 
     @property
     def causal_lm(self) -> nn.Module:

@@ -1,0 +1,62 @@
+"""LoRA adapters around a loaded model, by PEFT. Called by `lora` (core/optimizations/lora.py)."""
+
+from __future__ import annotations
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.lora import LoraLayer
+from torch import nn
+
+from planner.errors import ConfigError
+
+ADAPTER_NAME = "default"
+
+
+def add_lora(
+    model: nn.Module, *, rank: int, alpha: int, targets: str, dropout: float, dtype: torch.dtype, seed: int
+) -> PeftModel:
+    """Wrap the chosen linears of the decoder layers; everything else is frozen.
+
+    ``targets`` is "all-linear" (every linear of a decoder layer, so not the head) or a comma list of their names. The
+    initial A comes from ``seed`` alone, so that every rank starts from the same adapter; B is 0.
+
+    Raises:
+        ConfigError: a target that is no linear of the decoder layers. The head is one: the chunked loss reads its
+            weight, and an adapter there would silently not train.
+    """
+    names = linear_names(model)
+    chosen = names if targets == "all-linear" else [name.strip() for name in targets.split(",") if name.strip()]
+    unknown = [name for name in chosen if name not in names]
+    if unknown or not chosen:
+        raise ConfigError(
+            f"LoRA cannot target {', '.join(unknown) or repr(targets)}.",
+            why="Adapters go to the linears of the decoder layers; the head and the embeddings stay as they are, "
+            "because the loss reads the head's weight and an adapter on it would never train.",
+            fix=f"Use all-linear, or some of: {', '.join(names)}.",
+        )
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=alpha,
+        target_modules=[name for name in names if name in chosen],
+        lora_dropout=dropout,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(devices=[]):  # PEFT initialises on the CPU
+        torch.manual_seed(seed)
+        peft_model = get_peft_model(model, config, autocast_adapter_dtype=False)
+    for parameter in peft_model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.to(dtype)
+    return peft_model
+
+
+def linear_names(model: nn.Module) -> list[str]:
+    """Last names of the linears inside the decoder layers, in the order of the model: ["q_proj", ...]."""
+    modules = model.get_decoder().layers.named_modules()
+    return list(dict.fromkeys(name.rpartition(".")[2] for name, module in modules if isinstance(module, nn.Linear)))
+
+
+def lora_layers(model: nn.Module) -> dict[str, LoraLayer]:
+    """The adapted modules by name."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}

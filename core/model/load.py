@@ -1,0 +1,121 @@
+"""Weights from a local folder or the hub into a model whose attention is ours. Called by the worker, once.
+
+Real weights only, safetensors, no remote code.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from core.attention.register import ATTENTION_NAME, register_attention
+from planner.errors import ConfigError
+from planner.model_spec import model_spec_from_config
+from planner.types import ModelSpec, RunConfig
+
+
+def load_model(config: RunConfig, device: torch.device) -> tuple[nn.Module, ModelSpec]:
+    """The causal LM in training mode on ``device``, in config.dtype, and its shape.
+
+    Every parameter is trainable under method "full" and frozen under "lora" (the adapter brings its own).
+
+    Raises:
+        ConfigError: no such model, a family longfit does not know, attention dropout, or rows longer than the sliding
+            window of a layer.
+    """
+    register_attention()
+    try:
+        raw_config, _ = PretrainedConfig.get_config_dict(config.model)
+        model_config = AutoConfig.from_pretrained(config.model)
+        spec = model_spec_from_config(config.model, raw_config)
+        check_attention(model_config, config.max_length)
+        scale_rope(model_config, dict(config.rope_scaling))
+        model_config.use_cache = False
+        model = AutoModelForCausalLM.from_pretrained(
+            config.model,
+            config=model_config,
+            dtype=getattr(torch, config.dtype),
+            attn_implementation=ATTENTION_NAME,
+            use_safetensors=True,
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"The model '{config.model}' could not be loaded.",
+            why=_why_not(config.model, error),
+            fix="Give a folder with config.json and *.safetensors, or the id of a model on the Hugging Face hub.",
+        ) from error
+    freeze_dynamic_rope(model, config.max_length)
+    model.requires_grad_(config.method == "full")
+    return model.to(device).train(), spec
+
+
+def _why_not(model: str, error: OSError) -> str:
+    """transformers takes a folder that is not there for a hub id and complains about the spelling."""
+    if model.startswith((".", "/", "~")) and not os.path.isdir(model):
+        return "There is no such folder."
+    return str(error).splitlines()[0]
+
+
+def check_attention(model_config: PretrainedConfig, max_length: int) -> None:
+    """Refuse what our attention cannot honour.
+
+    Raises:
+        ConfigError: attention_dropout > 0, or a layer with a sliding window shorter than ``max_length``.
+    """
+    dropout = getattr(model_config, "attention_dropout", 0.0)
+    if dropout:
+        raise ConfigError(
+            f"The model's config.json asks for attention_dropout {dropout}.",
+            why="Attention kernels of linear memory keep no dropout mask, so that gradients would not be those of the "
+            "forward.",
+            fix="Set attention_dropout to 0.0 in the model's config.json.",
+        )
+    window = getattr(model_config, "sliding_window", None)
+    layer_types = getattr(model_config, "layer_types", None)
+    slides = "sliding_attention" in layer_types if layer_types is not None else window is not None
+    if slides and window is not None and max_length > window:
+        raise ConfigError(
+            f"max_length {max_length} is longer than the sliding window of this model, {window} tokens.",
+            why="Its layers look back no further than the window, and longfit has no sliding-window attention yet.",
+            fix=f"Set max_length to {window} or less, or choose a model with full attention.",
+        )
+
+
+def scale_rope(model_config: PretrainedConfig, rope_scaling: dict[str, Any]) -> None:
+    """Write a preset's ``rope_scaling`` ({type, factor, ...}) into the config as transformers 5 spells it.
+
+    The base frequency stays; a scaling that the model brought along is replaced.
+    """
+    if not rope_scaling:
+        return
+    scaling = {key: value for key, value in rope_scaling.items() if key != "type"}
+    scaling["rope_type"] = rope_scaling.get("type", scaling.get("rope_type"))
+    brought = model_config.rope_parameters
+    original = brought.get("original_max_position_embeddings", model_config.max_position_embeddings)
+    if scaling["rope_type"] == "yarn":
+        scaling.setdefault("original_max_position_embeddings", original)
+    kept = {key: brought[key] for key in ("rope_theta", "partial_rotary_factor") if key in brought}
+    model_config.rope_parameters = {**kept, **scaling}
+    model_config.standardize_rope_params()
+    model_config.validate_rope()
+
+
+def freeze_dynamic_rope(model: nn.Module, max_length: int) -> None:
+    """Give dynamic RoPE the frequencies of a row of ``max_length`` tokens, once and for all.
+
+    transformers takes them from the longest position seen so far by the process: ranks that hold different parts of a
+    row would rotate differently, and a resumed run would differ from an uninterrupted one.
+    """
+    for module in model.modules():
+        if getattr(module, "rope_type", None) == "dynamic":
+            inv_freq, module.attention_scaling = ROPE_INIT_FUNCTIONS["dynamic"](
+                module.config, module.inv_freq.device, seq_len=max_length
+            )
+            module.inv_freq.copy_(inv_freq)
+            module.original_inv_freq.copy_(inv_freq)
+            module.rope_type = "default"  # what makes the forward leave them alone
