@@ -110,9 +110,10 @@ def sequence_layout(
 ) -> SequenceLayout:
     """The layout of a row whose samples end at ``cu_seqlens`` (starting with 0), padded as the planner counts it."""
     num_tokens = cu_seqlens[-1]
+    cu_seqlens = tuple(dict.fromkeys(cu_seqlens))  # kernels take no empty segment
     padded_tokens = padded_length(max(num_tokens, 1), ParallelDegrees(ring=ring_degree, ulysses=ulysses_degree))
     if padded_tokens > num_tokens:
-        cu_seqlens = (*cu_seqlens, padded_tokens) if num_tokens else (0, padded_tokens)
+        cu_seqlens = (*cu_seqlens, padded_tokens)
     chunks = [_chunks(padded_tokens, ring_degree, rank) for rank in range(ring_degree)]
     return SequenceLayout(
         num_tokens=num_tokens,
