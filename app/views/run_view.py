@@ -1,10 +1,10 @@
-"""A run as words and rows: state, progress, rates, memory against the plan, events, failure. Pure functions over
-RunState, the planned peaks (plan.json), rows of metrics.jsonl and memory.jsonl, and events; called by every face."""
+"""A run as words and rows: state, progress, rates, events, failure. Pure functions over
+RunState, rows of metrics.jsonl, events and postmortem.json; memory is in memory_view.py. Called by every face."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,17 +12,16 @@ from app.views.format import (
     format_bytes,
     format_clock,
     format_count,
-    format_deviation,
     format_duration,
     format_learning_rate,
     format_loss,
+    format_signed_bytes,
     format_tokens_per_second,
 )
 from app.views.series import LossHistory
 from planner.types import FINAL_STATUSES, RunEvent, RunState
 
 QUIET_SECONDS = 120.0  # without any sign of life a person is told so
-DRIFT_FRACTION = 0.25  # above plan by more than this: something that was planned is probably not active
 
 PHASE_LABELS = {
     "data": "preparing data",
@@ -69,22 +68,6 @@ class Progress:
         if self.seconds_per_step is not None:
             words += f", {format_duration(self.seconds_per_step)} a step"
         return words
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryRow:
-    """One rank. ``peak_bytes`` and ``planned_peak_bytes`` are above the process's baseline, so they compare."""
-
-    rank: int
-    allocated_bytes: int
-    used_bytes: int
-    peak_bytes: int
-    planned_peak_bytes: int
-    planned_used_bytes: int
-    usable_bytes: int
-    deviation: str
-    remark: str  # "" while all is as planned
-    instant: str
 
 
 _STATUS_ROLES = {
@@ -167,55 +150,6 @@ def loss_note(history: LossHistory, *, logging_steps: int = 1) -> str:
     return ""
 
 
-def memory_rows(rows: Mapping[int, Mapping[str, Any]], plan: Mapping[str, Any] | None) -> tuple[MemoryRow, ...]:
-    """One row a rank: the newest line of memory.jsonl of each, with the highest peak, against plan.json.
-
-    ``rows``: rank -> row. Ranks of the plan that have not reported yet are shown with zeros.
-    """
-    planned = dict(enumerate((plan or {}).get("gpus", ())))
-    return tuple(_memory_row(rank, rows.get(rank, {}), planned.get(rank, {})) for rank in sorted({*rows, *planned}))
-
-
-def _memory_row(rank: int, row: Mapping[str, Any], planned: Mapping[str, Any]) -> MemoryRow:
-    baseline = int(row.get("baseline_bytes") or 0)
-    peak = max(0, int(row.get("peak_bytes") or 0) - baseline)
-    planned_peak = int(planned.get("peak", {}).get("allocated_bytes") or 0)
-    return MemoryRow(
-        rank=rank,
-        allocated_bytes=max(0, int(row.get("allocated_bytes") or 0)),
-        used_bytes=int(row.get("used_bytes") or 0),
-        peak_bytes=peak,
-        planned_peak_bytes=planned_peak,
-        planned_used_bytes=int(planned.get("peak", {}).get("used_bytes") or 0),
-        usable_bytes=int(planned.get("usable_bytes") or 0),
-        deviation=format_deviation(peak, planned_peak) if peak else "n/a",
-        remark=_memory_remark(peak, planned_peak),
-        instant=str(row.get("instant") or ""),
-    )
-
-
-def _memory_remark(peak: int, planned: int) -> str:
-    if planned and peak > (1 + DRIFT_FRACTION) * planned:
-        return f"{format_bytes(peak - planned)} above plan: is every planned optimization active?"
-    return ""
-
-
-@dataclass(slots=True)
-class MemoryHistory:
-    """The newest row and the highest peak of each rank, fed with rows of memory.jsonl."""
-
-    latest: dict[int, dict[str, Any]]
-
-    def extend(self, rows: Iterable[Mapping[str, Any]]) -> int:
-        count = 0
-        for row in rows:
-            count += 1
-            rank = int(row.get("rank") or 0)
-            peak = max(int(row.get("peak_bytes") or 0), int(self.latest.get(rank, {}).get("peak_bytes") or 0))
-            self.latest[rank] = {**row, "peak_bytes": peak}
-        return count
-
-
 def event_lines(events: Sequence[RunEvent], *, limit: int | None = None) -> tuple[str, ...]:
     """``13:42:10 loading the model``, oldest first; steps are left out, the progress bar shows them."""
     lines = [f"{format_clock(event.time)} {words}" for event in events if (words := event_words(event)) is not None]
@@ -234,7 +168,8 @@ def event_words(event: RunEvent) -> str | None:
             name = str(data.get("name", ""))
             return PHASE_LABELS.get(name, name)
         case "supervisor":
-            return f"supervisor started, pid {data.get('pid')}"
+            attempt = int(data.get("attempt") or 1)
+            return f"supervisor started, pid {data.get('pid')}" + (f", attempt {attempt}" if attempt > 1 else "")
         case "worker":
             return f"rank {data.get('rank')} started, pid {data.get('pid')}"
         case "running":
@@ -255,42 +190,77 @@ def event_words(event: RunEvent) -> str | None:
             return f"{data.get('command')}: understood"
         case "warning":
             return "warning: " + str(data.get("message") or data.get("what") or dict(data))
+        case "failure":
+            return f"rank {data.get('rank')}: {data.get('kind')}: {data.get('message')}"
         case "worker_exit":
-            how = f"signal {data['signal']}" if data.get("signal") else f"exit code {data.get('code')}"
-            return f"rank {data.get('rank')} ended, {how}"
+            return f"rank {data.get('rank')} {_exit_words(data)}"
         case "resumed":
-            exact = data.get("exact")
-            return f"resumed at step {data.get('step')}" + ("" if exact is not False else " (not bit-exact)")
+            exact = data.get("exact") is not False
+            reason = f": {data['reason']}" if data.get("reason") and not exact else ""
+            return f"resumed after step {data.get('step')}" + ("" if exact else f", not bit-exact{reason}")
+        case "superseded":
+            return f"{data.get('num_rows')} rows after step {data.get('after_step')} set aside"
+        case "released":
+            return "device memory released: " + ", ".join(_released_words(gpu) for gpu in data.get("gpus") or ())
         case "finished":
             return f"finished: {data.get('status')}" + (f" ({data['kind']})" if data.get("kind") else "")
     return f"{event.type} {dict(data)}" if data else event.type
 
 
+def _exit_words(data: Mapping[str, Any]) -> str:
+    if data.get("signal"):
+        return f"was ended by {data['signal']}"
+    return "ended without a word" if data.get("code") is None else f"ended with exit code {data['code']}"
+
+
+def _released_words(gpu: Mapping[str, Any]) -> str:
+    before, after = gpu.get("before_bytes"), gpu.get("after_bytes")
+    if before is None or after is None:
+        return f"GPU {gpu.get('index')} n/a"
+    return f"GPU {gpu.get('index')} {format_bytes(before)} -> {format_bytes(after)}"
+
+
 def failure_text(state: RunState, postmortem: Mapping[str, Any] | None = None, *, width: int = 78) -> str:
-    """The post-mortem in words: what failed, the message, what was known, what to do. Empty while nothing failed."""
+    """The post-mortem in words: what failed and when, memory against the plan, exits, traceback or log, what to do.
+
+    ``postmortem`` is postmortem.json (core/run/postmortem.py). Empty while nothing failed.
+    """
     if state.status not in ("failed", "lost"):
         return ""
     view = status_view(state)
-    lines = [f"{view.word}: {view.detail}, step {state.step:,} of {state.total_steps:,}"]
+    known = postmortem or {}
+    rank = f", rank {known['rank']}" if known.get("rank") is not None else ""
+    lines = [f"{view.word}: {view.detail}{rank}, step {state.step:,} of {state.total_steps:,}"]
     if state.failure_message:
         lines += ["", *_wrapped(state.failure_message, width)]
-    for key, value in (postmortem or {}).items():
-        if key in ("kind", "message", "schema") or value in (None, "", [], {}):
-            continue
-        label = key.replace("_", " ")
-        if isinstance(value, list | tuple):
-            lines += ["", f"{label}:"]
-            lines += [line for item in value for line in _wrapped(str(item), width)]
-        elif isinstance(value, Mapping):
-            lines += ["", f"{label}:"]
-            lines += [f"  {name}: {item}" for name, item in value.items()]
-        else:
-            lines += _wrapped(f"{label}: {value}", width)
+    peaks = [_peak_words(peak) for peak in known.get("peaks") or ()]
+    if peaks:
+        lines += ["", "memory at its highest", *peaks]
+    exits = [f"  rank {e.get('rank')}, pid {e.get('pid')}: {_exit_words(e)}" for e in known.get("exits") or ()]
+    if exits:
+        lines += ["", "processes", *exits]
     if state.last_checkpoint:
         lines += ["", f"Resume continues from {state.last_checkpoint}."]
+    trace = known.get("traceback") or "\n".join(known.get("log_tail") or ())
+    if trace:
+        lines += ["", "traceback" if known.get("traceback") else "end of the log", *_wrapped(trace, width)]
     return "\n".join(lines)
+
+
+def _peak_words(peak: Mapping[str, Any]) -> str:
+    measured, planned, over = peak.get("measured_bytes"), peak.get("planned_bytes"), peak.get("over_bytes")
+    words = f"  rank {peak.get('rank')}: {format_bytes(measured or 0)}"
+    if planned is not None:
+        words += f", planned {format_bytes(planned)}"
+    if over is not None:
+        words += f" ({format_signed_bytes(over)})"
+    return words + (f", during {peak['instant']}" if peak.get("instant") else "")
 
 
 def _wrapped(text: str, width: int) -> list[str]:
     """Lines kept as they are, long ones folded; a traceback stays readable."""
-    return [piece for line in text.splitlines() or [""] for piece in (textwrap.wrap(line, width) or [""])]
+    return [
+        piece
+        for line in text.splitlines() or [""]
+        for piece in (textwrap.wrap(line, width, drop_whitespace=False, replace_whitespace=False) or [""])
+    ]

@@ -49,11 +49,6 @@ class DecimatedSeries:
         values = [value for _, value in self._pending]
         return [*self.points, Point(self._pending[0][0], sum(values) / len(values), min(values), max(values))]
 
-    def truncate(self, step: int) -> None:
-        """Forget everything from ``step`` on: a resumed run trains those steps again."""
-        self.points = [point for point in self.points if point.step < step]
-        self._pending = [(at, value) for at, value in self._pending if at < step]
-
 
 def _merge(a: Point, b: Point) -> Point:
     return Point(a.step, (a.mean + b.mean) / 2, min(a.low, b.low), max(a.high, b.high))
@@ -61,7 +56,10 @@ def _merge(a: Point, b: Point) -> Point:
 
 @dataclass(slots=True)
 class LossHistory:
-    """What the loss plot shows. Values that are not finite are counted and left out of the curves."""
+    """What the loss plot shows. Values that are not finite are counted and left out of the curves.
+
+    When metrics.jsonl is replaced (a resumed run sets rows aside) a reader begins with a new history.
+    """
 
     raw: DecimatedSeries = field(default_factory=DecimatedSeries)
     smooth: DecimatedSeries = field(default_factory=DecimatedSeries)
@@ -96,9 +94,6 @@ class LossHistory:
                 if self.first_evaluation is None:
                     self.first_evaluation = value
         if "loss" in row:
-            if self.last and step <= int(self.last.get("step") or 0):
-                self.raw.truncate(step)
-                self.smooth.truncate(step)
             self.last = row
             self.tokens_seen += int(row.get("tokens") or 0)
             value = _number(row["loss"])

@@ -1,0 +1,171 @@
+"""Measured memory of a run laid beside its plan: rows per rank and per instant, fed with rows of memory.jsonl.
+
+Two kinds of rows come in: those of a worker (its own peaks, per instant) and those of the supervisor (resident sets,
+GPUs as NVML shows them, free host memory). Like is compared with like: a rank's allocated bytes above its baseline
+against the planned allocated peak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.views.format import format_bytes, format_deviation
+from app.views.series import DecimatedSeries
+from planner.types import Instant
+
+DRIFT_FRACTION = 0.25  # above plan by more than this: something that was planned is probably not active
+
+# what a worker can tell apart, and the planned instants that lie in it
+MEASURED_INSTANTS: dict[str, tuple[Instant, ...]] = {
+    "load": ("load",),
+    "forward": ("forward_loss",),
+    "backward": ("loss_backward", "layer_backward", "attention_backward", "backward_end"),
+    "step": ("optimizer_step",),
+    "evaluation": ("evaluation",),
+    "save": ("save",),
+}
+
+
+@dataclass(slots=True)
+class RankMemory:
+    """Bytes of one rank. ``peaks``: measured instant -> highest allocated bytes of the run."""
+
+    allocated_bytes: int = 0  # the highest since the row before
+    used_bytes: int = 0
+    used_peak_bytes: int = 0
+    peaks: dict[str, int] = field(default_factory=dict)
+    resident_bytes: int = 0  # as the supervisor sees the process
+    curve: DecimatedSeries = field(default_factory=lambda: DecimatedSeries(capacity=512))
+
+    @property
+    def peak_bytes(self) -> int:
+        return max(self.peaks.values(), default=0)
+
+    @property
+    def peak_instant(self) -> str:
+        return max(self.peaks, key=self.peaks.__getitem__, default="")
+
+
+@dataclass(slots=True)
+class MemoryHistory:
+    ranks: dict[int, RankMemory] = field(default_factory=dict)
+    gpus: tuple[Mapping[str, Any], ...] = ()  # newest of NVML: index, used_bytes, total_bytes, utilization, problem
+    host_available_bytes: int | None = None
+
+    def extend(self, rows: Iterable[Mapping[str, Any]]) -> int:
+        """Take in rows of memory.jsonl; returns how many there were."""
+        count = 0
+        for count, row in enumerate(rows, start=1):  # noqa: B007  # the count is the answer
+            if row.get("source") == "supervisor":
+                self._add_supervisor(row)
+            elif "rank" in row:
+                self._add_worker(row)
+        return count
+
+    def _add_supervisor(self, row: Mapping[str, Any]) -> None:
+        self.gpus = tuple(row.get("gpus") or ())
+        available = row.get("host_available_bytes")
+        self.host_available_bytes = int(available) if available is not None else None
+        for entry in row.get("ranks") or ():
+            self._rank(int(entry["rank"])).resident_bytes = int(entry["rss_bytes"])
+
+    def _add_worker(self, row: Mapping[str, Any]) -> None:
+        memory = self._rank(int(row["rank"]))
+        instant = str(row.get("instant") or "")
+        memory.allocated_bytes = int(row.get("allocated_bytes") or 0)
+        memory.used_bytes = int(row.get("used_bytes") or 0)
+        memory.used_peak_bytes = max(memory.used_peak_bytes, memory.used_bytes)
+        memory.peaks[instant] = max(memory.peaks.get(instant, 0), memory.allocated_bytes)
+        memory.curve.append(int(row.get("step") or 0), float(memory.allocated_bytes))
+
+    def _rank(self, rank: int) -> RankMemory:
+        return self.ranks.setdefault(rank, RankMemory())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRow:
+    """One rank against the plan; zero where nothing is known yet."""
+
+    rank: int
+    allocated_bytes: int
+    used_bytes: int
+    peak_bytes: int
+    peak_instant: str
+    planned_peak_bytes: int
+    planned_used_bytes: int
+    usable_bytes: int
+    deviation: str
+    remark: str  # "" while all is as planned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstantMemoryRow:
+    instant: str
+    measured_bytes: int
+    planned_bytes: int
+    deviation: str
+
+
+def memory_rows(history: MemoryHistory, plan: Mapping[str, Any] | None) -> tuple[MemoryRow, ...]:
+    """One row a rank. ``plan`` is the content of plan.json; ranks that have not reported yet are shown with zeros."""
+    planned = dict(enumerate((plan or {}).get("gpus", ())))
+    return tuple(
+        _memory_row(rank, history.ranks.get(rank, RankMemory()), planned.get(rank, {}))
+        for rank in sorted({*history.ranks, *planned})
+    )
+
+
+def _memory_row(rank: int, memory: RankMemory, planned: Mapping[str, Any]) -> MemoryRow:
+    peak, planned_peak = memory.peak_bytes, int(planned.get("peak", {}).get("allocated_bytes") or 0)
+    return MemoryRow(
+        rank=rank,
+        allocated_bytes=memory.allocated_bytes,
+        used_bytes=memory.used_bytes or memory.resident_bytes,
+        peak_bytes=peak,
+        peak_instant=memory.peak_instant,
+        planned_peak_bytes=planned_peak,
+        planned_used_bytes=int(planned.get("peak", {}).get("used_bytes") or 0),
+        usable_bytes=int(planned.get("usable_bytes") or 0),
+        deviation=format_deviation(peak, planned_peak) if peak else "n/a",
+        remark=_remark(peak, planned_peak),
+    )
+
+
+def _remark(peak: int, planned: int) -> str:
+    if planned and peak > (1 + DRIFT_FRACTION) * planned:
+        return f"{format_bytes(peak - planned)} above plan: is every planned optimization active?"
+    return ""
+
+
+def instant_memory_rows(memory: RankMemory, planned: Mapping[str, Any] | None) -> tuple[InstantMemoryRow, ...]:
+    """What each instant held at most against what was planned for it. ``planned`` is one of plan.json's gpus."""
+    terms = (planned or {}).get("terms", ())
+    rows = []
+    for measured, instants in MEASURED_INSTANTS.items():
+        if measured not in memory.peaks:
+            continue
+        at = [sum(int(term["bytes"]) for term in terms if instant in term["instants"]) for instant in instants]
+        rows.append(
+            InstantMemoryRow(
+                instant=measured,
+                measured_bytes=memory.peaks[measured],
+                planned_bytes=max(at),
+                deviation=format_deviation(memory.peaks[measured], max(at)),
+            )
+        )
+    return tuple(rows)
+
+
+def gpu_words(history: MemoryHistory) -> tuple[str, ...]:
+    """Each GPU as NVML shows it: ``GPU 0: 20.1 GiB of 22.5 GiB, 97 % busy``."""
+    return tuple(_gpu_words(gpu) for gpu in history.gpus)
+
+
+def _gpu_words(gpu: Mapping[str, Any]) -> str:
+    used, total, busy = gpu.get("used_bytes"), gpu.get("total_bytes"), gpu.get("utilization")
+    words = f"GPU {gpu.get('index')}: "
+    words += "memory n/a" if used is None else format_bytes(used) + (f" of {format_bytes(total)}" if total else "")
+    words += f", {busy} % busy" if busy is not None else ""
+    return words + (f", {gpu['problem']}" if gpu.get("problem") else "")

@@ -1,0 +1,67 @@
+"""app/views/memory_view.py: measured memory against the plan, per rank and per instant."""
+
+from app.views.memory_view import MemoryHistory, gpu_words, instant_memory_rows, memory_rows
+
+GIB = 1024**3
+GPU = {
+    "index": 0,
+    "usable_bytes": 22 * GIB,
+    "peak": {"allocated_bytes": 10 * GIB, "used_bytes": 11 * GIB},
+    "terms": [
+        {"bytes": 6 * GIB, "instants": ["load", "forward_loss", "loss_backward", "layer_backward"]},
+        {"bytes": 4 * GIB, "instants": ["loss_backward"]},
+        {"bytes": 1 * GIB, "instants": ["layer_backward"]},
+    ],
+}
+PLAN = {"gpus": [GPU, {**GPU, "index": 1}]}
+
+
+def worker_row(instant, gib, *, rank=0, step=1):
+    return {"rank": rank, "step": step, "instant": instant, "allocated_bytes": int(gib * GIB), "used_bytes": 12 * GIB}
+
+
+def history(*rows):
+    result = MemoryHistory()
+    assert result.extend(rows) == len(rows)
+    return result
+
+
+def test_the_peak_is_the_highest_allocated_and_ranks_that_are_silent_are_shown():
+    first, second = memory_rows(
+        history(worker_row("forward", 6), worker_row("backward", 10), worker_row("step", 3)), PLAN
+    )
+    assert (first.peak_bytes, first.peak_instant, first.deviation) == (10 * GIB, "backward", "+0.0 %")
+    assert first.allocated_bytes == 3 * GIB
+    assert (second.rank, second.peak_bytes, second.deviation) == (1, 0, "n/a")
+
+
+def test_a_quarter_above_plan_asks_whether_everything_is_active():
+    (row, _) = memory_rows(history(worker_row("backward", 13)), PLAN)
+    assert row.remark == "3.00 GiB above plan: is every planned optimization active?"
+    (row, _) = memory_rows(history(worker_row("backward", 12)), PLAN)
+    assert row.remark == ""
+
+
+def test_instants_are_compared_with_the_highest_planned_instant_they_cover():
+    rows = instant_memory_rows(history(worker_row("load", 6), worker_row("backward", 11)).ranks[0], GPU)
+    assert [(row.instant, row.planned_bytes // GIB, row.deviation) for row in rows] == [
+        ("load", 6, "+0.0 %"),
+        ("backward", 10, "+10.0 %"),
+    ]
+
+
+def test_supervisor_rows_bring_gpus_and_resident_sets():
+    memory = history(
+        {
+            "source": "supervisor",
+            "host_available_bytes": 5 * GIB,
+            "ranks": [{"rank": 0, "rss_bytes": GIB}],
+            "gpus": [
+                {"index": 0, "used_bytes": 20 * GIB, "total_bytes": 22 * GIB, "utilization": 97},
+                {"index": 1, "used_bytes": None, "total_bytes": None, "utilization": None, "problem": "lost"},
+            ],
+        }
+    )
+    assert gpu_words(memory) == ("GPU 0: 20.0 GiB of 22.0 GiB, 97 % busy", "GPU 1: memory n/a, lost")
+    assert memory.host_available_bytes == 5 * GIB
+    assert memory_rows(memory, None)[0].used_bytes == GIB
