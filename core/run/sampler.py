@@ -1,0 +1,96 @@
+"""Reads device and host memory about once a second, in a thread: a driver that blocks must not stop the supervisor."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import psutil
+
+from core.run.nvml import GpuReading, Nvml
+from core.run.process import rss_bytes
+
+PERIOD_SECONDS = 1.0
+HEARTBEAT_SECONDS = 10.0  # a row is written at least this often; readers on other machines take it as a sign of life
+_RELEVANT_CHANGE = 0.01
+
+
+class Sampler:
+    """Rows for memory.jsonl of the supervisor's kind:
+
+    {"time", "source": "supervisor", "host_available_bytes", "ranks": [{"rank", "rss_bytes"}],
+     "gpus": [{"index", "used_bytes", "total_bytes", "utilization"}]}
+
+    A row comes when a number moved by more than 1 %, or ten seconds after the last one.
+    """
+
+    def __init__(self, nvml: Nvml, *, period_seconds: float = PERIOD_SECONDS) -> None:
+        self.nvml = nvml
+        self.highest_used: dict[int, int] = {}  # GPU index -> most bytes in use so far
+        self.worker_pids: Mapping[int, int] = {}  # rank -> pid; replaced, never changed, by the supervisor
+        self._period_seconds = period_seconds
+        self._rows: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._sample, name="longfit-sampler", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Rows since the last call."""
+        found = []
+        while True:
+            try:
+                found.append(self._rows.get_nowait())
+            except queue.Empty:
+                return found
+
+    def stop(self) -> None:
+        """Waits for the thread at most two seconds: it may be stuck in the driver."""
+        self._stopped.set()
+        self._thread.join(2.0)
+
+    def _sample(self) -> None:
+        written: dict[str, Any] = {}
+        while not self._stopped.wait(self._period_seconds if written else 0.0):
+            gpus = self.nvml.read()
+            for gpu in gpus:
+                self.highest_used[gpu.index] = max(gpu.used_bytes or 0, self.highest_used.get(gpu.index, 0))
+            row = sample_row(gpus, self.worker_pids, now=time.time())
+            if not written or is_worth_a_row(written, row):
+                self._rows.put(row)
+                written = row
+
+
+def sample_row(gpus: tuple[GpuReading, ...], worker_pids: Mapping[int, int], *, now: float) -> dict[str, Any]:
+    ranks = ((rank, rss_bytes(pid)) for rank, pid in sorted(worker_pids.items()))
+    return {
+        "time": now,
+        "source": "supervisor",
+        "host_available_bytes": psutil.virtual_memory().available,
+        "ranks": [{"rank": rank, "rss_bytes": rss} for rank, rss in ranks if rss is not None],
+        "gpus": [
+            {"index": gpu.index, "used_bytes": gpu.used_bytes, "total_bytes": gpu.total_bytes,
+             "utilization": gpu.utilization, **({"problem": gpu.problem} if gpu.problem else {})}
+            for gpu in gpus
+        ],
+    }  # fmt: skip
+
+
+def is_worth_a_row(written: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+    if row["time"] - written["time"] >= HEARTBEAT_SECONDS:
+        return True
+    before, after = _numbers(written), _numbers(row)
+    return before.keys() != after.keys() or any(
+        abs(after[key] - value) > _RELEVANT_CHANGE * max(abs(value), 1) for key, value in before.items()
+    )
+
+
+def _numbers(row: Mapping[str, Any]) -> dict[tuple[str, int], float]:
+    """Memory of ranks and GPUs; the host's free memory moves for reasons that are not ours."""
+    ranks = {("rank", entry["rank"]): entry["rss_bytes"] for entry in row["ranks"]}
+    gpus = {("gpu", gpu["index"]): gpu["used_bytes"] for gpu in row["gpus"] if gpu["used_bytes"] is not None}
+    return ranks | gpus
