@@ -19,14 +19,18 @@ from planner.errors import ConfigError
 from planner.optimization import Registry
 from planner.types import Preset
 
-Group = Literal["main", "switches", "adapters", "training", "data"]
+Group = Literal["main", "switches", "degrees", "adapters", "training", "data"]
 FieldKind = Literal["int", "float", "bool", "choice", "text", "texts", "mapping", "optional_bool"]
 
 ADAPTER_METHODS = ("lora", "qlora")
 ADAPTER_HEAD = "adapter."  # "adapter.rank" stands for the rank of whichever adapter method is chosen
-_MAIN_KEYS = ("max_length", "per_device_train_batch_size", "gradient_accumulation_steps", "sequence_parallel")
+_MAIN_KEYS = ("max_length", "per_device_train_batch_size", "gradient_accumulation_steps")
 _MODEL_KEYS = ("model", "dtype", "autocast", "rope_scaling")
 _PATH_KEYS = ("model", "data.train", "data.eval")
+_LABELS = {
+    "max_length": "length, tokens", "per_device_train_batch_size": "rows", "per_device_eval_batch_size": "evaluation rows",
+    "gradient_accumulation_steps": "accumulation", "ulysses": "Ulysses", "fake_parallel": "fake parallel",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +53,12 @@ def form_fields(registry: Registry) -> tuple[Field, ...]:
                    help="all weights, adapters on frozen weights, or adapters on 4-bit weights")  # fmt: skip
     fields = [method, *(_field(run_keys.pop(name), group="main") for name in _MAIN_KEYS)]
     model = [_field(run_keys.pop(name), group="data") for name in _MODEL_KEYS]
+    fields.append(_field(run_keys.pop("sequence_parallel"), group="degrees"))
     for name, optimization in registry.items():
         if name in ADAPTER_METHODS:
             continue
         if name in DEGREE_KEYS:
-            fields.append(Field(key=name, label=f"{name} (1: off)", kind="int", group="switches", default=1,
+            fields.append(Field(key=name, label=_LABELS.get(name, name), kind="int", group="degrees", default=1,
                                 help=optimization.summary))  # fmt: skip
             continue
         fields.append(Field(key=name, label=optimization.title, kind="bool", group="switches", default=False,
@@ -70,7 +75,8 @@ def _field(key: PresetKey, *, group: Group, head: str = "") -> Field:
     kind: FieldKind = "choice" if key.choices and key.kind == "text" else key.kind
     if key.kind == "bool" and key.default is None:
         kind = "optional_bool"
-    label = f"{head}{key.name}".removeprefix(ADAPTER_HEAD).removeprefix("data.").replace(".", ": ").replace("_", " ")
+    words = f"{head}{key.name}".removeprefix(ADAPTER_HEAD).removeprefix("data.").replace(".", ": ").replace("_", " ")
+    label = _LABELS.get(head + key.name, words)
     default = False if kind == "bool" and key.default is None else key.default
     return Field(key=head + key.name, label=label, kind=kind, group=group, default=default, choices=key.choices,
                  help=key.help)  # fmt: skip

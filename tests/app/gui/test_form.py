@@ -83,14 +83,14 @@ def test_emptied_fields_mean_the_default() -> None:
 
 
 def test_half_a_token_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"max length is 8192\.5\. It must be a whole number"):
+    with pytest.raises(ConfigError, match=r"length, tokens is 8192\.5\. It must be a whole number"):
         edited(preset(), max_length=8192.5)
 
 
 PATHS = json.loads((Path(__file__).parents[2] / "data" / "k12_paths.json").read_text("utf-8"))
 
 
-@pytest.fixture()
+@pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     work = tmp_path / "work"
     (work / "data").mkdir(parents=True)
