@@ -57,13 +57,14 @@ class Scale:
     source: str = ""
 
 
-WorkKind = Literal["gemm", "attention", "memory", "pcie", "link", "overhead"]
+WorkKind = Literal["gemm", "gemm_fp32", "attention", "memory", "pcie", "link", "overhead"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Work of one rank in one micro-batch: FLOPs for gemm and attention, bytes for memory, pcie and link,
-    nanoseconds for overhead. ``overlapped`` work runs beside compute and costs only what sticks out."""
+    """Work of one rank in one micro-batch: FLOPs for gemm, gemm_fp32 (float32 products on a GPU that is otherwise in
+    16 bit) and attention, bytes for memory, pcie and link, nanoseconds for overhead. ``overlapped`` work runs beside
+    compute and costs only what sticks out."""
 
     key: str
     kind: WorkKind

@@ -31,7 +31,7 @@ class RankShape:
     row_tokens: int  # tokens of the whole row over all sequence ranks, padding included
     q_heads: int  # query heads this rank attends with
     kv_heads: int
-    attention_tokens: int  # sequence length that one attention call of this rank sees
+    attention_tokens: int  # queries of one attention call of this rank: all of its Ulysses group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +71,16 @@ class Optimization(Protocol):
         ...
 
 
-Registry = Mapping[str, type]
+Registry = Mapping[str, type[Optimization]]
 
 
 def instantiate(setting: OptimizationSetting, registry: Registry) -> Optimization:
-    optimization: Optimization = registry[setting.name](**setting.as_dict())
-    return optimization
+    return registry[setting.name](**setting.as_dict())
+
+
+def knob_defaults(optimization: type[Optimization]) -> dict[str, Any]:
+    """Every knob of a registry entry with its default, in the order of its fields."""
+    return {f.name: f.default for f in fields(optimization)}  # type: ignore[arg-type]
 
 
 def setting_of(optimization: Optimization) -> OptimizationSetting:

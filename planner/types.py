@@ -100,6 +100,7 @@ class GpuSpec:
     memory_bytes_per_s: float
     pcie_bytes_per_s: float
     link_bytes_per_s: float  # to a peer of the same node, one way
+    fp32_flops: float = 0.0  # dense float32 GEMM without TF32; 0: taken as a twelfth of gemm_flops
     dollars_per_hour: float | None = None
 
 

@@ -152,18 +152,22 @@ def _saved_by_adapters(
 def _adapter_work(
     ctx: PlanContext, s: Sizes, names: tuple[str, ...], count: int, rank: int, element: int
 ) -> tuple[Work, ...]:
-    passes = 4 if ctx.config.optimization("gradient_checkpointing") else 3  # forward, recompute, dx and dW
+    passes = 4 if ctx.config.optimization("gradient_checkpointing") else 3  # forward, recompute; dx and dW
     outputs = sum(s.linears[name][1] for name in names)
     inputs = sum(s.linears[name][0] for name in names)
-    cast = s.is_half and element == 4
-    traffic = (inputs * (2 + 4) if cast else 0) + outputs * (3 * s.c if not cast or ctx.config.autocast else 4 * 4 + 4)
+    casts = s.is_half and element == 4
+    in_fp32 = casts and not ctx.config.autocast
+    # B's output, its scaling, the sum with the base's output and the cast of that; input casts once or there and back
+    per_output = 4 + 8 + 10 + 6 if in_fp32 else s.c + 2 * s.c + 3 * s.c
+    per_input = 6 if in_fp32 else 12 if casts else 0
     return (
         Work(
-            key="gemm.adapters", kind="gemm", amount=2 * passes * count * s.T,
+            key="gemm.adapters", kind="gemm_fp32" if in_fp32 else "gemm", amount=2 * passes * count * s.T,
             formula=f"2 * {passes} passes * A * T: the adapters' own products",
         ),
         Work(
-            key="memory.adapters", kind="memory", amount=passes * s.N * traffic * s.T,
-            formula="casts of the inputs and the sum into the outputs, each pass",
+            key="memory.adapters", kind="memory",
+            amount=passes * s.N * (per_input * inputs + per_output * outputs) * s.T,
+            formula=f"{passes} passes * N * ({per_input} * {inputs} inputs + {per_output} * {outputs} outputs) * T",
         ),
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from planner.effects import Confine, Drop, Effect, TermSpec, Work
 from planner.optimization import PlanContext
 from planner.parts.sizes import sizes_of
+from planner.parts.static import LAYER_LAUNCH_NS, elementwise_bytes
 from planner.types import Instant
 
 KEPT_INSTANTS: frozenset[Instant] = frozenset({"forward_loss", "loss_backward", "layer_backward", "attention_backward"})
@@ -43,6 +44,14 @@ def checkpointing_effect(ctx: PlanContext) -> Effect:
             Work(
                 key="attention.recompute", kind="attention", amount=2 * s.N * s.q * s.L * s.T,
                 formula="2 * N * q * L * T: causal attention forward again",
+            ),
+            Work(
+                key="memory.recompute", kind="memory", amount=s.N * elementwise_bytes(s),
+                formula="N * bytes of norms, RoPE, SwiGLU and sums, again",
+            ),
+            Work(
+                key="overhead.recompute", kind="overhead", amount=s.N * LAYER_LAUNCH_NS, overlapped=True,
+                formula=f"N * {LAYER_LAUNCH_NS} ns: the kernels of each layer's forward again",
             ),
         ),
     )  # fmt: skip

@@ -19,7 +19,7 @@ class Sizes:
     """
 
     T: int  # tokens of the residual stream on this rank
-    L: int  # tokens of one sample, over all sequence ranks
+    L: int  # tokens of one sample (a row holds per_device_train_batch_size of them), over all sequence ranks
     d: int
     f: int
     N: int
@@ -45,7 +45,7 @@ def sizes_of(ctx: PlanContext) -> Sizes:
     model, shape = ctx.model, ctx.shape
     return Sizes(
         T=shape.tokens,
-        L=shape.row_tokens // ctx.config.per_device_train_batch_size,
+        L=min(ctx.config.max_length, shape.row_tokens),
         d=model.hidden_size,
         f=model.intermediate_size,
         N=model.num_layers,

@@ -1,0 +1,82 @@
+"""GPUs that people own: memory, and the rates that the time model uses. Names are those of presets and flags.
+
+Memory: NVML total, and what a process may hold (total less what the driver keeps), in MiB as nvidia-smi prints them.
+Rates are sustained, not headline. H200: measured 2026-11-29 (GEMM 740-810, torch's SDPA flash forward+backward 325,
+pinned PCIe copies 55). Others: vendor dense 16-bit peak (fp32 accumulation) times a share that large GEMMs reach on
+that card, SDPA flash from FlashAttention-2's published figures; assumed until a rehearsal replaces them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from planner.errors import ConfigError
+from planner.types import GpuSpec
+
+MIB = 1024**2
+
+
+def _gpu(
+    name: str, total_mib: int, usable_mib: int, capability: tuple[int, int], *,
+    gemm: float, fp32: float, attention: float, memory: float, pcie: float, link: float,
+) -> GpuSpec:  # fmt: skip
+    """gemm, fp32 and attention in TFLOP/s, memory, pcie and link in GB/s."""
+    return GpuSpec(
+        name=name, kind="cuda", memory_bytes=total_mib * MIB, usable_bytes=usable_mib * MIB,
+        compute_capability=capability, gemm_flops=gemm * 1e12, fp32_flops=fp32 * 1e12,
+        attention_flops=attention * 1e12,
+        memory_bytes_per_s=memory * 1e9, pcie_bytes_per_s=pcie * 1e9, link_bytes_per_s=link * 1e9,
+    )  # fmt: skip
+
+
+GPUS: Mapping[str, GpuSpec] = {
+    gpu.name: gpu
+    for gpu in (
+        _gpu("T4", 15360, 14910, (7, 5), gemm=26, fp32=5.5, attention=12, memory=240, pcie=12, link=10),
+        _gpu("V100-32G", 32768, 32480, (7, 0), gemm=88, fp32=13, attention=35, memory=760, pcie=12, link=120),
+        _gpu("RTX-3090", 24576, 24110, (8, 6), gemm=60, fp32=27, attention=55, memory=800, pcie=24, link=10),
+        _gpu("RTX-4090", 24564, 24070, (8, 9), gemm=140, fp32=60, attention=130, memory=860, pcie=24, link=10),
+        _gpu("A10", 23028, 22720, (8, 6), gemm=70, fp32=18, attention=60, memory=510, pcie=24, link=18),
+        _gpu("L4", 23034, 22720, (8, 9), gemm=55, fp32=17, attention=50, memory=255, pcie=24, link=18),
+        _gpu("A100-40G", 40960, 40330, (8, 0), gemm=250, fp32=18, attention=190, memory=1320, pcie=24, link=240),
+        _gpu("A100-80G", 81920, 81050, (8, 0), gemm=250, fp32=18, attention=190, memory=1730, pcie=24, link=240),
+        _gpu("H100-80G", 81559, 81000, (9, 0), gemm=650, fp32=48, attention=315, memory=2850, pcie=55, link=350),
+        _gpu("H200", 143771, 143150, (9, 0), gemm=775, fp32=50, attention=325, memory=4080, pcie=55, link=350),
+    )
+}
+
+
+def gpu_by_name(name: str) -> GpuSpec:
+    """A card of the catalog; case, spaces and underscores do not matter.
+
+    Raises:
+        ConfigError: unknown; the message names all, nearest first.
+    """
+    wanted = _plain(name)
+    for known, gpu in GPUS.items():
+        if _plain(known) == wanted:
+            return gpu
+    from difflib import get_close_matches  # only on the way to an error
+
+    near = get_close_matches(name.upper(), list(GPUS), n=3, cutoff=0.3)
+    raise ConfigError(
+        f"The GPU {name} is not in the catalog.",
+        why=f"Known: {', '.join(GPUS)}.",
+        fix=f"Did you mean {' or '.join(near)}?" if near else "Use one of them.",
+    )
+
+
+def cpu_spec(usable_bytes: int, cores: int) -> GpuSpec:
+    """One training process on the host: ``usable_bytes`` of RAM and ``cores`` cores for this process.
+
+    Rates: fp32 of one server core with AVX2 or better, PCIe and links stand for copies through shared memory.
+    """
+    return GpuSpec(
+        name="CPU", kind="cpu", memory_bytes=usable_bytes, usable_bytes=usable_bytes, compute_capability=None,
+        gemm_flops=50e9 * cores, fp32_flops=50e9 * cores, attention_flops=25e9 * cores,
+        memory_bytes_per_s=8e9 * min(cores, 4), pcie_bytes_per_s=5e9, link_bytes_per_s=2e9,
+    )  # fmt: skip
+
+
+def _plain(name: str) -> str:
+    return "".join(character for character in name.lower() if character.isalnum())

@@ -1,0 +1,101 @@
+"""Configs of well-known models by hub id, so that plans need no network: the keys that decide shape and bytes.
+
+Copied from each repository's config.json on the Hugging Face hub. Parameter totals are asserted in
+tests/planner/test_catalog.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from planner.errors import ConfigError
+from planner.model_spec import model_spec_from_config
+from planner.types import ModelSpec
+
+
+def _decoder(
+    model_type: str, hidden: int, mlp: int, layers: int, heads: int, kv_heads: int, vocab: int, positions: int, *,
+    tied: bool = False, head_dim: int | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "model_type": model_type, "hidden_size": hidden, "intermediate_size": mlp, "num_hidden_layers": layers,
+        "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim, "vocab_size": vocab,
+        "max_position_embeddings": positions, "tie_word_embeddings": tied,
+    }  # fmt: skip
+
+
+_QWEN25 = {
+    "0.5B": _decoder("qwen2", 896, 4864, 24, 14, 2, 151936, 32768, tied=True),
+    "1.5B": _decoder("qwen2", 1536, 8960, 28, 12, 2, 151936, 32768, tied=True),
+    "3B": _decoder("qwen2", 2048, 11008, 36, 16, 2, 151936, 32768, tied=True),
+    "7B": _decoder("qwen2", 3584, 18944, 28, 28, 4, 152064, 32768),
+    "14B": _decoder("qwen2", 5120, 13824, 48, 40, 8, 152064, 32768),
+    "32B": _decoder("qwen2", 5120, 27648, 64, 40, 8, 152064, 32768),
+    "72B": _decoder("qwen2", 8192, 29568, 80, 64, 8, 152064, 32768),
+}
+_QWEN25_LONG_BASES = ("1.5B", "7B", "14B", "32B", "72B")  # the base models of these sizes say 131072 positions
+_LLAMA31 = {
+    "8B": _decoder("llama", 4096, 14336, 32, 32, 8, 128256, 131072),
+    "70B": _decoder("llama", 8192, 28672, 80, 64, 8, 128256, 131072),
+}
+_LLAMA32 = {
+    "1B": _decoder("llama", 2048, 8192, 16, 32, 8, 128256, 131072, tied=True, head_dim=64),
+    "3B": _decoder("llama", 3072, 8192, 28, 24, 8, 128256, 131072, tied=True, head_dim=128),
+}
+_SMOLLM2 = {
+    "135M": _decoder("llama", 576, 1536, 30, 9, 3, 49152, 8192, tied=True),
+    "360M": _decoder("llama", 960, 2560, 32, 15, 5, 49152, 8192, tied=True),
+    "1.7B": _decoder("llama", 2048, 8192, 24, 32, 32, 49152, 8192, tied=True),
+}
+_MISTRAL_V03 = _decoder("mistral", 4096, 14336, 32, 32, 8, 32768, 32768, head_dim=128)
+
+MODELS: Mapping[str, Mapping[str, Any]] = {
+    **{f"Qwen/Qwen2.5-{size}-Instruct": config for size, config in _QWEN25.items()},
+    **{
+        f"Qwen/Qwen2.5-{size}": {**config, "max_position_embeddings": 131072} if size in _QWEN25_LONG_BASES else config
+        for size, config in _QWEN25.items()
+    },
+    "Qwen/Qwen3-0.6B": _decoder("qwen3", 1024, 3072, 28, 16, 8, 151936, 40960, tied=True, head_dim=128),
+    "Qwen/Qwen3-1.7B": _decoder("qwen3", 2048, 6144, 28, 16, 8, 151936, 40960, tied=True, head_dim=128),
+    "Qwen/Qwen3-4B": _decoder("qwen3", 2560, 9728, 36, 32, 8, 151936, 40960, tied=True, head_dim=128),
+    "Qwen/Qwen3-8B": _decoder("qwen3", 4096, 12288, 36, 32, 8, 151936, 40960, head_dim=128),
+    "Qwen/Qwen3-14B": _decoder("qwen3", 5120, 17408, 40, 40, 8, 151936, 40960, head_dim=128),
+    "Qwen/Qwen3-32B": _decoder("qwen3", 5120, 25600, 64, 64, 8, 151936, 40960, head_dim=128),
+    **{f"meta-llama/Llama-3.1-{size}": config for size, config in _LLAMA31.items()},
+    **{f"meta-llama/Llama-3.1-{size}-Instruct": config for size, config in _LLAMA31.items()},
+    **{f"meta-llama/Llama-3.2-{size}": config for size, config in _LLAMA32.items()},
+    **{f"meta-llama/Llama-3.2-{size}-Instruct": config for size, config in _LLAMA32.items()},
+    "mistralai/Mistral-7B-v0.3": _MISTRAL_V03,
+    "mistralai/Mistral-7B-Instruct-v0.3": _MISTRAL_V03,
+    **{f"HuggingFaceTB/SmolLM2-{size}": config for size, config in _SMOLLM2.items()},
+    **{f"HuggingFaceTB/SmolLM2-{size}-Instruct": config for size, config in _SMOLLM2.items()},
+}
+
+
+def catalog_model(name: str) -> ModelSpec:
+    """A model of the catalog by hub id, or by its last part when that is unique and case does not matter.
+
+    Raises:
+        ConfigError: not in the catalog; the message names the nearest ids.
+    """
+    config = MODELS.get(name)
+    if config is not None:
+        return model_spec_from_config(name, config)
+    wanted = name.rsplit("/", 1)[-1].lower()
+    for known, config in MODELS.items():
+        if known.rsplit("/", 1)[-1].lower() == wanted and ("/" not in name or known.lower() == name.lower()):
+            return model_spec_from_config(known, config)
+    raise ConfigError(
+        f"The model {name} is not in the catalog.",
+        why="Its shape is needed to plan, and nothing is downloaded for a plan.",
+        fix=f"Nearest: {', '.join(nearest_models(name))}. Or give a folder that holds a config.json.",
+    )
+
+
+def nearest_models(name: str, count: int = 3) -> tuple[str, ...]:
+    from difflib import get_close_matches  # only on the way to an error
+
+    short = {known.rsplit("/", 1)[-1].lower(): known for known in MODELS}
+    found = get_close_matches(name.rsplit("/", 1)[-1].lower(), list(short), n=count, cutoff=0.0)
+    return tuple(short[match] for match in found)

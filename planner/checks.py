@@ -1,0 +1,139 @@
+"""What a plan refuses or warns about beside the optimizations' own checks: lengths, degrees, dtype against the card."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from planner.optimization import Optimization, PlanContext
+from planner.types import Issue
+
+DENSE_SCORES_TOKENS = 4096  # beyond this, attention that forms the score matrix is refused
+
+
+def collect_issues(ctx: PlanContext, optimizations: Sequence[Optimization]) -> tuple[Issue, ...]:
+    """Errors first; every check of every enabled optimization."""
+    issues = [
+        *_numbers(ctx),
+        *_length(ctx),
+        *_world(ctx),
+        *_dtype(ctx),
+        *_precision(ctx),
+        *(issue for optimization in optimizations for issue in optimization.check(ctx)),
+    ]
+    rank = {"error": 0, "warning": 1, "info": 2}
+    return tuple(sorted(issues, key=lambda issue: rank[issue.severity]))
+
+
+def _numbers(ctx: PlanContext) -> list[Issue]:
+    config = ctx.config
+    counts = {
+        "max_length": config.max_length,
+        "per_device_train_batch_size": config.per_device_train_batch_size,
+        "per_device_eval_batch_size": config.per_device_eval_batch_size,
+        "gradient_accumulation_steps": config.gradient_accumulation_steps,
+    }
+    return [
+        Issue(
+            code="not-positive", severity="error", what=f"{key} is {value}.", why="It counts at least 1.",
+            fix=f"Set {key} to 1 or more.",
+        )
+        for key, value in counts.items()
+        if value < 1
+    ]  # fmt: skip
+
+
+def _length(ctx: PlanContext) -> list[Issue]:
+    native, length = ctx.model.max_position_embeddings, ctx.config.max_length
+    scaling = dict(ctx.config.rope_scaling)
+    factor = float(scaling.get("factor", 1.0))
+    if length <= native * factor:
+        if not scaling or length <= native:
+            return []
+        return [
+            Issue(
+                code="rope-scaled", severity="info",
+                what=f"Rows of {length} tokens are {length / native:.2f} times the model's native {native}.",
+                why=f"RoPE scaling ({scaling.get('type', 'unknown')}, factor {factor:g}) stretches positions.",
+                fix="Expect some loss of quality on short texts; compare on held-out data.",
+            )
+        ]  # fmt: skip
+    needed = next_factor(length, native)
+    return [
+        Issue(
+            code="length-beyond-model", severity="error",
+            what=f"max_length {length} is beyond the {native} positions of {ctx.model.name}"
+            + (f", also with rope_scaling factor {factor:g} ({int(native * factor)})." if scaling else "."),
+            why="Positions the model never saw give garbage without RoPE scaling.",
+            fix=f"Set rope_scaling: {{type: yarn, factor: {needed:g}}}, or max_length: {native}.",
+            suggestion=(("rope_scaling", {"type": "yarn", "factor": needed}),),
+        )
+    ]  # fmt: skip
+
+
+def next_factor(length: int, native: int) -> float:
+    """The smallest RoPE factor that covers ``length``, in steps of 0.5."""
+    return math.ceil(2 * length / native) / 2
+
+
+def _world(ctx: PlanContext) -> list[Issue]:
+    degrees, gpus = ctx.config.parallel, ctx.cluster.num_gpus
+    if degrees.world == gpus:
+        return []
+    return [
+        Issue(
+            code="world-mismatch", severity="error",
+            what=f"data {degrees.data} x ring {degrees.ring} x ulysses {degrees.ulysses} = {degrees.world} ranks, but "
+            f"the plan has {gpus} GPU(s).",
+            why="Each rank is one GPU.",
+            fix="Change the number of GPUs, or the degrees.",
+        )
+    ]  # fmt: skip
+
+
+def _dtype(ctx: PlanContext) -> list[Issue]:
+    gpu, dtype, length = ctx.cluster.gpu, ctx.config.dtype, ctx.config.max_length
+    if gpu.kind == "cpu":
+        if dtype == "float16":
+            return [
+                Issue(
+                    code="dtype-float16-cpu", severity="error", what="dtype float16 on a CPU.",
+                    why="It is slow there and overflows in training.", fix="Set dtype: float32.",
+                    suggestion=(("dtype", "float32"),),
+                )
+            ]  # fmt: skip
+        return []
+    capability = gpu.compute_capability or (0, 0)
+    if dtype == "bfloat16" and capability < (8, 0):
+        return [
+            Issue(
+                code="dtype-bfloat16", severity="error",
+                what=f"{gpu.name} (compute capability {capability[0]}.{capability[1]}) has no bfloat16.",
+                why="It needs 8.0 (Ampere) or newer.", fix="Set dtype: float16.", suggestion=(("dtype", "float16"),),
+            )
+        ]  # fmt: skip
+    if (dtype == "float32" or capability < (8, 0)) and length > DENSE_SCORES_TOKENS:
+        reason = "float32" if dtype == "float32" else f"compute capability {capability[0]}.{capability[1]}"
+        heads = ctx.shape.q_heads
+        return [
+            Issue(
+                code="no-flash-attention", severity="error",
+                what=f"There is no flash attention kernel for {reason}, and max_length is {length}.",
+                why=f"Scores of one layer would take 4 * {heads} * {length}^2 = {4 * heads * length**2} bytes.",
+                fix=f"Set dtype: bfloat16 on an Ampere or newer GPU, or max_length: {DENSE_SCORES_TOKENS} or less.",
+            )
+        ]  # fmt: skip
+    return []
+
+
+def _precision(ctx: PlanContext) -> list[Issue]:
+    if ctx.config.method == "full" and ctx.config.dtype != "float32":
+        return [
+            Issue(
+                code="adamw-16-bit", severity="warning",
+                what=f"Full fine-tuning keeps parameters and AdamW states in {ctx.config.dtype}.",
+                why="Updates smaller than 1/256 of a weight are rounded away.",
+                fix="Use lora with adapter_dtype: float32, or dtype: float32 with more memory.",
+            )
+        ]  # fmt: skip
+    return []

@@ -1,0 +1,50 @@
+"""Why an alternative is recommended or not, in one sentence. Called by planner/search.py.
+
+Labels of parts, instants and verdicts for tables are the faces' own (app/views/parts.py).
+"""
+
+from __future__ import annotations
+
+from planner.types import Instant, OptimizationSetting
+
+GIB = 1024**3
+INSTANT_PHRASES: dict[Instant, str] = {
+    "load": "while the weights load",
+    "forward_loss": "at the end of the forward pass",
+    "loss_backward": "in the backward of the loss",
+    "layer_backward": "in the backward of the last layer",
+    "attention_backward": "in the backward of the last layer's attention",
+    "backward_end": "in the backward of the first layer",
+    "optimizer_step": "in the optimizer step",
+    "evaluation": "during evaluation",
+    "save": "while a checkpoint is saved",
+}
+COSTS = {
+    "gradient_checkpointing": "recomputes every layer",
+    "fake_parallel": "recomputes attention by head groups",
+    "qlora": "dequantises the base each time it is used",
+    "ring": "passes K and V around",
+    "ulysses": "exchanges tokens for heads",
+}
+
+
+def gib(size_bytes: int) -> str:
+    return f"{size_bytes / GIB:.1f} GiB"
+
+
+def why_it_fits(
+    used_bytes: int, usable_bytes: int, speed: float, settings: tuple[OptimizationSetting, ...], *, same_method: bool
+) -> str:
+    """``speed``: tokens/s over the fastest one that fits."""
+    parts = [f"{gib(usable_bytes - used_bytes)} to spare"]
+    parts.append("the fastest that fits" if speed >= 1 else f"{speed:.2f} of the fastest")
+    costs = [COSTS[setting.name] for setting in settings if setting.name in COSTS]
+    if speed < 1 and costs:
+        parts.append(", ".join(costs))
+    if not same_method:
+        parts.append("trains adapters on a frozen base" if any(s.name == "lora" for s in settings) else "other method")
+    return "; ".join(parts)
+
+
+def why_not(missing_bytes: int, instant: Instant) -> str:
+    return f"{gib(missing_bytes)} are missing {INSTANT_PHRASES[instant]}"

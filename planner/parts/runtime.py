@@ -1,0 +1,108 @@
+"""What lies beside the tensors of a CUDA process: cuBLAS workspaces (inside the allocator), the allocator's unused
+blocks, the CUDA context and NCCL. Host processes: planner/parts/cpu.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from planner.effects import TermSpec
+from planner.optimization import PlanContext
+from planner.parts.sizes import sizes_of
+from planner.types import INSTANTS, Basis, Instant, Term
+
+MIB = 1024**2
+
+# Of what comes and goes (saved tensors, temporaries, logits) the allocator keeps this share in unusable holes.
+# Fixed-size segments: reserved less allocated of HF + Liger at 8K/16K/32K/64K on one H200 (0.98, 1.35, 2.14, 3.79 GiB)
+# is 0.6 GiB + 9 %. Expandable segments fill holes page by page; torchtune #1185 shows the gap all but gone.
+HOLES_BASE_BYTES = 614 * MIB
+HOLES_SHARE = 0.09
+HOLES_BASE_BYTES_EXPANDABLE = 96 * MIB
+HOLES_SHARE_EXPANDABLE = 0.02
+
+
+def allocated_runtime_terms(ctx: PlanContext) -> tuple[TermSpec, ...]:
+    """cuBLAS and cuBLASLt workspaces live in torch's allocator from the first matrix product on."""
+    capability = ctx.cluster.gpu.compute_capability
+    if capability is None:
+        return ()
+    hopper = capability >= (9, 0)
+    size = 64 * MIB if hopper else 8_519_680 + MIB
+    return (
+        TermSpec(
+            key="cublas_workspace", part="runtime", instants=frozenset(INSTANTS) - {"load"}, bytes=size,
+            formula="32 MiB cuBLAS + 32 MiB cuBLASLt" if hopper else "8,519,680 B cuBLAS + 1 MiB cuBLASLt",
+            basis="measured" if hopper else "assumed", source="torch CUDABlas.cpp, CUBLAS_WORKSPACE_CONFIG defaults",
+        ),
+    )  # fmt: skip
+
+
+def reserved_terms(
+    ctx: PlanContext, specs: tuple[TermSpec, ...], by_instant: Mapping[Instant, int], *, expandable: bool
+) -> tuple[Term, ...]:
+    """The allocator's blocks that hold nothing at the peak: reserved less allocated."""
+    peak_bytes = max(by_instant.values())
+    static = sum(spec.bytes for spec in specs if len(spec.instants) >= len(INSTANTS) - 1)
+    transient = max(0, peak_bytes - static)
+    share, base = (
+        (HOLES_SHARE_EXPANDABLE, HOLES_BASE_BYTES_EXPANDABLE) if expandable else (HOLES_SHARE, HOLES_BASE_BYTES)
+    )
+    # what is kept of one large block at a time does not leave holes between small ones
+    logits = sum(spec.bytes for spec in specs if spec.key == "logits.backward")
+    holes = min(transient, base + round(share * max(0, transient - logits)))
+    terms = [
+        context_term(
+            "fragmentation", holes, f"{base // MIB} MiB + {share:.0%} of {transient - logits} bytes that come and go",
+            "measured", "reserved against allocated on one H200" if not expandable else "torchtune #1185",
+        )
+    ]  # fmt: skip
+    s = sizes_of(ctx)
+    if logits and not expandable and s.is_half:
+        terms.append(
+            context_term(
+                "cached_logits", 2 * s.V * s.T,
+                f"2V * T = 2 * {s.V} * {s.T}: the freed block of the 16-bit logits, too small for fp32 ones",
+                "modelled", "reserved against allocated on one H200, stock loss",
+            )
+        )  # fmt: skip
+    return tuple(terms)
+
+
+def context_terms(ctx: PlanContext) -> tuple[Term, ...]:
+    """What NVML counts for the process and torch's allocator does not know."""
+    capability = ctx.cluster.gpu.compute_capability or (8, 0)
+    size = 768 * MIB if capability >= (9, 0) else 512 * MIB if capability >= (8, 0) else 352 * MIB
+    measured = ctx.cluster.gpu.name == "H200"
+    terms = [
+        context_term(
+            "cuda_context", size, f"{size // MIB} MiB: context, modules and kernels loaded lazily",
+            "measured" if measured else "assumed", "NVML used less torch reserved, one H200",
+        )
+    ]  # fmt: skip
+    degrees = ctx.config.parallel
+    if degrees.world > 1:
+        per_communicator = (544 if degrees.world == 2 else 688) * MIB
+        communicators = 1 + (degrees.data > 1 and degrees.sequence > 1) + (degrees.ring > 1 and degrees.ulysses > 1)
+        terms.append(
+            context_term(
+                "nccl", communicators * per_communicator,
+                f"{communicators} communicator(s) * {per_communicator // MIB} MiB", "assumed", "nccl#964",
+            )
+        )  # fmt: skip
+    if degrees.ulysses > 1:
+        size = (degrees.ulysses - 1) * 447 * MIB
+        terms.append(
+            context_term(
+                "nccl_all_to_all", size, f"{degrees.ulysses - 1} peers * 447 MiB: channels of the first all-to-all",
+                "assumed", "nccl#1685: 1.06 to 4.34 GB on 8 H100",
+            )
+        )  # fmt: skip
+    return tuple(terms)
+
+
+def context_term(key: str, size_bytes: int, formula: str, basis: Basis, source: str) -> Term:
+    return Term(
+        key=key, part="runtime", instants=frozenset(INSTANTS), bytes=size_bytes, formula=formula, basis=basis,
+        source=source,
+    )  # fmt: skip

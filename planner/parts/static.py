@@ -1,0 +1,74 @@
+"""What lives from load to the end: base weights; and what full training adds to them."""
+
+from __future__ import annotations
+
+from planner.effects import TermSpec, Work
+from planner.optimization import PlanContext
+from planner.parts.optimizer import trainable_terms
+from planner.parts.sizes import Sizes
+from planner.types import INSTANTS
+
+LAYER_LAUNCH_NS = 60 * 6_000  # about 60 operators of a layer's forward, 6 us each from Python
+INPUT_BYTES = 44  # ids, positions, labels, shifted labels (int64) and the loss of each token (fp32, twice)
+
+
+def static_terms(ctx: PlanContext, s: Sizes) -> tuple[TermSpec, ...]:
+    count = ctx.model.num_parameters
+    return (
+        TermSpec(
+            key="weights.base", part="weights", instants=frozenset(INSTANTS), bytes=s.c * count,
+            formula=f"{s.c} * {count} parameters", basis="exact", source="config.json",
+        ),
+        *trainable_terms(ctx, "base", num_parameters=count, largest_tensor=s.V * s.d, element_bytes=s.c),
+    )  # fmt: skip
+
+
+def model_terms(s: Sizes) -> tuple[TermSpec, ...]:
+    """Per-token tensors outside the decoder layers."""
+    step = frozenset(INSTANTS) - {"load", "optimizer_step", "save"}
+    return (
+        TermSpec(
+            key="inputs", part="activations", instants=step, bytes=INPUT_BYTES * s.T,
+            formula=f"{INPUT_BYTES} * T = {INPUT_BYTES} * {s.T}: ids, positions, labels, loss of each token",
+        ),
+        TermSpec(
+            key="rope", part="activations", instants=step, bytes=2 * s.c * s.h * s.T,
+            formula=f"2 * {s.c}h * T = {2 * s.c} * {s.h} * {s.T}: cosine and sine, one pair for all layers",
+        ),
+        TermSpec(
+            key="final_norm", part="activations", instants=frozenset({"forward_loss", "loss_backward"}),
+            bytes=4 * s.d * s.T, formula=f"4d * T = 4 * {s.d} * {s.T}: the last norm's input, fp32",
+        ),
+    )  # fmt: skip
+
+
+def elementwise_bytes(s: Sizes) -> int:
+    """Bytes read and written by one forward of one layer outside its matrix products, for T tokens: norms by way of
+    fp32, RoPE, SwiGLU, residual sums."""
+    norms, rope, swiglu, residual = (4 * s.c + 32) * s.d, 10 * s.c * (s.q + s.kv), 5 * s.c * s.f, 6 * s.c * s.d
+    return (2 * norms + rope + swiglu + residual) * s.T
+
+
+def base_work(ctx: PlanContext, s: Sizes) -> tuple[Work, ...]:
+    linears, head = ctx.model.num_linear_parameters, s.V * s.d
+    causal = 2 * s.N * s.q * s.L * s.T  # QK^T and PV, half of them masked: 2 * (2 q L T) / 2
+    return (
+        Work(key="gemm.forward", kind="gemm", amount=2 * linears * s.T, formula="2 * linears * T"),
+        Work(key="gemm.input_gradient", kind="gemm", amount=2 * linears * s.T, formula="2 * linears * T"),
+        Work(key="gemm.weight_gradient.layers", kind="gemm", amount=2 * linears * s.T, formula="2 * linears * T"),
+        Work(key="gemm.head", kind="gemm", amount=4 * head * s.T, formula="4 * V * d * T: forward, input gradient"),
+        Work(key="gemm.weight_gradient.head", kind="gemm", amount=2 * head * s.T, formula="2 * V * d * T"),
+        Work(key="attention.forward", kind="attention", amount=causal, formula="2 * N * q * L * T, causal"),
+        Work(
+            key="attention.backward", kind="attention", amount=5 * causal // 2,
+            formula="2.5 * 2 * N * q * L * T, causal",
+        ),
+        Work(
+            key="memory.layers", kind="memory", amount=3 * s.N * elementwise_bytes(s),
+            formula="3 * N * bytes of norms, RoPE, SwiGLU and sums: forward, and twice that in backward",
+        ),
+        Work(
+            key="overhead.launches", kind="overhead", amount=3 * s.N * LAYER_LAUNCH_NS, overlapped=True,
+            formula=f"3 * N * {LAYER_LAUNCH_NS} ns: kernels started one by one",
+        ),
+    )  # fmt: skip

@@ -1,0 +1,141 @@
+"""make_plan: what every GPU, the host and the disk will hold, whether it fits, how fast it is. Called by app/services.
+
+Fit is judged on what NVML (or the resident set, on a CPU) will show: allocated tensors + the allocator's holes +
+context. Same input, same output; nothing is read or measured here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from planner.account import Account, account
+from planner.checks import collect_issues
+from planner.host import disk_bytes, host_bytes
+from planner.optimization import Registry
+from planner.parts import cpu, runtime
+from planner.time import step_seconds
+from planner.types import (
+    ClusterSpec,
+    Environment,
+    GpuPlan,
+    Instant,
+    ModelSpec,
+    Plan,
+    RunConfig,
+    Term,
+    Verdict,
+)
+
+FITS_SHARE = 0.92  # of the usable bytes: below it, by the upper band, a plan fits
+SEVERITY: dict[Verdict, int] = {"fits": 0, "unverified": 1, "tight": 2, "over": 3}
+BAND_SHARE = {"exact": 0.0, "modelled": 0.02, "measured": 0.15, "assumed": 0.35}  # by basis of a term
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """The three readings of one rank, in bytes, without texts."""
+
+    by_instant: Mapping[Instant, int]
+    allocated: int
+    reserved: int
+    used: int
+    band: tuple[int, int]
+    context_terms: tuple[Term, ...]
+
+
+def footprint(result: Account, *, expandable_segments: bool) -> Footprint:
+    specs, ctx = result.combined.specs, result.ctx
+    by_instant = result.combined.bytes_by_instant()
+    peak_instant = max(by_instant, key=lambda instant: by_instant[instant])
+    allocated = by_instant[peak_instant]
+    if ctx.cluster.gpu.kind == "cpu":
+        holes, context = cpu.heap_terms(specs, by_instant), cpu.process_terms(ctx)
+    else:
+        holes = runtime.reserved_terms(ctx, specs, by_instant, expandable=expandable_segments)
+        context = runtime.context_terms(ctx)
+    reserved = allocated + sum(term.bytes for term in holes)
+    used = reserved + sum(term.bytes for term in context)
+    slack = sum(BAND_SHARE[spec.basis] * spec.bytes for spec in specs if peak_instant in spec.instants)
+    slack += sum(BAND_SHARE[term.basis] * term.bytes for term in (*holes, *context))
+    return Footprint(
+        by_instant=by_instant, allocated=allocated, reserved=reserved, used=used,
+        band=(max(allocated, used - round(slack)), used + round(slack)), context_terms=(*holes, *context),
+    )  # fmt: skip
+
+
+def judge(used: int, upper: int, usable: int) -> Verdict:
+    """fits: the upper band stays below 92 % of what is usable. over: the point value exceeds it. tight: between."""
+    if used > usable:
+        return "over"
+    return "fits" if upper < FITS_SHARE * usable else "tight"
+
+
+def make_plan(
+    *,
+    config: RunConfig,
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    environment: Environment,
+    registry: Registry,
+    alternatives: bool = False,
+    expandable_segments: bool = True,
+) -> Plan:
+    """The plan of one configuration. What is wrong with it is in ``issues``; the numbers are given all the same.
+
+    ``expandable_segments`` is how longfit starts its workers (PYTORCH_ALLOC_CONF).
+
+    Raises:
+        ConfigError: an optimization that the registry does not have.
+    """
+    result = account(config, model, cluster, environment, registry)
+    sizes = footprint(result, expandable_segments=expandable_segments)
+    gpu = GpuPlan(
+        index=0, usable_bytes=cluster.gpu.usable_bytes, allocated=result.combined.breakdown(),
+        reserved_bytes=sizes.reserved, used_bytes=sizes.used, band_bytes=sizes.band, context_terms=sizes.context_terms,
+    )  # fmt: skip
+    host, disk = host_bytes(result, sizes.used), disk_bytes(result)
+    # a CPU process is judged by its share; all of them together by the host's memory
+    host_verdict = judge(host, host, cluster.host_bytes_per_node)
+    free = cluster.disk_free_bytes
+    disk_verdict: Verdict = "unverified" if free is None else judge(disk, disk, free)
+    gpu_verdict = judge(sizes.used, sizes.band[1], cluster.gpu.usable_bytes)
+    known = [verdict for verdict in (gpu_verdict, host_verdict, disk_verdict) if verdict != "unverified"]
+    seconds = step_seconds(result.ctx, result.combined.work, result.combined.specs)
+    batch = batch_arithmetic(result)
+    plan = Plan(
+        config=config, model=model, cluster=cluster, environment=environment,
+        gpus=tuple(replace(gpu, index=index) for index in range(config.parallel.world)),
+        host_bytes=host, host_verdict=host_verdict, disk_bytes=disk, disk_verdict=disk_verdict,
+        verdict=max(known, key=lambda verdict: SEVERITY[verdict]),
+        seconds_per_step=seconds, tokens_per_second=batch["tokens_per_step"] / seconds, batch=batch,
+        issues=(*result.combined.issues, *collect_issues(result.ctx, result.optimizations)),
+    )  # fmt: skip
+    if not alternatives:
+        return plan
+    from planner.search import recommend  # most plans are made without
+
+    found = recommend(
+        config=config, model=model, cluster=cluster, environment=environment, registry=registry,
+        expandable_segments=expandable_segments,
+    )  # fmt: skip
+    return replace(plan, alternatives=found)
+
+
+def batch_arithmetic(result: Account) -> dict[str, int | float]:
+    """Who does what in one optimizer step."""
+    config, shape = result.ctx.config, result.ctx.shape
+    degrees = config.parallel
+    rows = config.per_device_train_batch_size * degrees.data * config.gradient_accumulation_steps
+    return {
+        "world": degrees.world,
+        "data": degrees.data,
+        "sequence": degrees.sequence,
+        "ring": degrees.ring,
+        "ulysses": degrees.ulysses,
+        "accumulation": config.gradient_accumulation_steps,
+        "rows_per_step": rows,
+        "tokens_per_step": rows * config.max_length,
+        "tokens_per_rank": shape.tokens,
+        "padding_tokens": shape.row_tokens - config.per_device_train_batch_size * config.max_length,
+    }

@@ -1,0 +1,362 @@
+"""The whole space of the registry for the hardware at hand: the best combinations, and the inverse questions.
+
+Every candidate is priced on the numeric path (bytes by instant, seconds), which is the same arithmetic that plans
+print; only the enabled optimizations differ. Called by app/services/planning.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, Literal
+
+from planner.account import Account, account
+from planner.checks import collect_issues
+from planner.errors import ConfigError
+from planner.explain import why_it_fits, why_not
+from planner.host import disk_bytes, host_bytes
+from planner.optimization import Optimization, Registry, instantiate, knob_defaults
+from planner.parallel import check_ring_model, legal_ulysses_degrees
+from planner.plan import Footprint, footprint, judge
+from planner.time import step_seconds
+from planner.types import (
+    Alternative,
+    ClusterSpec,
+    Environment,
+    ModelSpec,
+    OptimizationSetting,
+    ParallelDegrees,
+    RunConfig,
+    Verdict,
+)
+
+Goal = Literal["fastest", "longest", "smallest"]
+GOALS: tuple[Goal, ...] = ("fastest", "longest", "smallest")
+OPTIMS: tuple[Literal["adamw_torch", "adamw_torch_fused"], ...] = ("adamw_torch", "adamw_torch_fused")
+LENGTH_STEP = 256  # lengths are answered in whole steps of this
+LONGEST_CONSIDERED = 1 << 24
+LARGEST_BATCH_CONSIDERED = 1 << 14
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What stays the same over all candidates."""
+
+    config: RunConfig
+    model: ModelSpec
+    cluster: ClusterSpec
+    environment: Environment
+    registry: Registry
+    expandable_segments: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    config: RunConfig
+    result: Account
+    sizes: Footprint
+    verdict: Verdict
+    tokens_per_second: float
+
+
+def recommend(
+    *,
+    config: RunConfig,
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    environment: Environment,
+    registry: Registry,
+    goal: str = "fastest",
+    limit: int = 8,
+    expandable_segments: bool = True,
+) -> tuple[Alternative, ...]:
+    """The best ``limit`` combinations: those that fit first, by the goal, then those that miss least.
+
+    The method of the config (full, lora, qlora) is kept ahead of others, what is not available is never named, and
+    rank, targets and other knobs stay as they are.
+
+    Raises:
+        ConfigError: ``goal`` is not one of GOALS.
+    """
+    if goal not in GOALS:
+        raise ConfigError(f"The goal {goal} is unknown.", why=f"Known: {', '.join(GOALS)}.", fix="Use goal fastest.")
+    problem = Problem(
+        config=config, model=model, cluster=cluster, environment=environment, registry=registry,
+        expandable_segments=expandable_segments,
+    )  # fmt: skip
+    priced = [candidate for choice in candidates(problem) if (candidate := price(problem, choice)) is not None]
+    ranked = sorted(priced, key=_ranking(problem, goal))
+    fitting = [candidate for candidate in priced if candidate.verdict != "over"]
+    same_method = [c for c in fitting if c.config.method == config.method] or fitting
+    best = max((candidate.tokens_per_second for candidate in same_method), default=0.0)
+    return tuple(_alternative(problem, candidate, best) for candidate in ranked[:limit])
+
+
+def longest_length(
+    *,
+    config: RunConfig,
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    environment: Environment,
+    registry: Registry,
+    expandable_segments: bool = True,
+) -> int:
+    """The longest max_length, in steps of 256 tokens, whose point value is within usable; 0 when none is.
+
+    The model's own maximum does not bound it: beyond, a plan asks for rope_scaling.
+    """
+    problem = Problem(
+        config=config, model=model, cluster=cluster, environment=environment, registry=registry,
+        expandable_segments=expandable_segments,
+    )  # fmt: skip
+    built = _built(problem, config)
+
+    def fits(steps: int) -> bool:
+        return _holds(problem, replace(config, max_length=steps * LENGTH_STEP), built)
+
+    return LENGTH_STEP * largest(fits, LONGEST_CONSIDERED // LENGTH_STEP)
+
+
+def largest_batch(
+    *,
+    config: RunConfig,
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    environment: Environment,
+    registry: Registry,
+    expandable_segments: bool = True,
+) -> int:
+    """The largest per_device_train_batch_size whose point value is within usable; 0 when 1 does not fit."""
+    problem = Problem(
+        config=config, model=model, cluster=cluster, environment=environment, registry=registry,
+        expandable_segments=expandable_segments,
+    )  # fmt: skip
+    built = _built(problem, config)
+
+    def fits(batch: int) -> bool:
+        return _holds(problem, replace(config, per_device_train_batch_size=batch), built)
+
+    return largest(fits, LARGEST_BATCH_CONSIDERED)
+
+
+def largest(holds: Callable[[int], bool], bound: int) -> int:
+    """The largest n in 1..bound with holds(n), for a predicate that stays false once it is; 0 when holds(1) is."""
+    if not holds(1):
+        return 0
+    low, high = 1, 2
+    while high <= bound and holds(high):
+        low, high = high, 2 * high
+    high = min(high, bound + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def candidates(problem: Problem) -> Iterator[RunConfig]:
+    """Every combination of the registry's switches and degrees that this hardware allows."""
+    config, registry = problem.config, problem.registry
+    enabled = {setting.name: setting for setting in config.optimizations}
+    switches = [
+        [None, enabled.get(name) or _default(registry, name)]
+        for name in ("gradient_checkpointing", "fused_loss")
+        if _offered(registry, name)
+    ]
+    untouched = [
+        setting
+        for name, setting in enabled.items()
+        if name not in ("lora", "qlora", "gradient_checkpointing", "fused_loss", "ulysses", "ring", "fake_parallel")
+    ]
+    order = list(registry)
+    for method, degrees, chosen in product(_methods(problem, enabled), _degrees(problem), list(product(*switches))):
+        spread = [
+            _with_knob(registry, name, "degree", degree)
+            for name, degree in (("ulysses", degrees.ulysses), ("ring", degrees.ring))
+            if degree > 1
+        ]
+        optims = OPTIMS if not method else (config.optim,)
+        for groups, optim in product(_head_groups(problem, degrees), optims):
+            settings = [*method, *(s for s in chosen if s is not None), *untouched, *spread, *groups]
+            yield replace(
+                config, parallel=degrees, optim=optim,
+                autocast=config.autocast if method == _own_method(enabled) else _autocast(config, method),
+                optimizations=tuple(sorted(settings, key=lambda s: order.index(s.name))),
+            )  # fmt: skip
+
+
+def price(problem: Problem, config: RunConfig) -> Candidate | None:
+    """Bytes, verdict and speed; None when a check refuses it."""
+    result = account(
+        config, problem.model, problem.cluster, problem.environment, problem.registry, built=_built(problem, config)
+    )
+    issues = (*result.combined.issues, *collect_issues(result.ctx, result.optimizations))
+    # an error that the config at hand has for another reason (its length, say) says nothing about the candidate
+    if any(issue.severity == "error" and issue.code not in INDEPENDENT_ERRORS for issue in issues):
+        return None
+    sizes = footprint(result, expandable_segments=problem.expandable_segments)
+    tokens = (
+        config.per_device_train_batch_size * config.max_length * config.parallel.data
+        * config.gradient_accumulation_steps
+    )  # fmt: skip
+    return Candidate(
+        config=config, result=result, sizes=sizes, verdict=_verdict(problem, result, sizes),
+        tokens_per_second=tokens / step_seconds(result.ctx, result.combined.work, result.combined.specs),
+    )  # fmt: skip
+
+
+INDEPENDENT_ERRORS = frozenset({"length-beyond-model", "not-positive", "lora-targets"})
+
+
+def _verdict(problem: Problem, result: Account, sizes: Footprint) -> Verdict:
+    gpu = judge(sizes.used, sizes.band[1], problem.cluster.gpu.usable_bytes)
+    host = host_bytes(result, sizes.used)
+    others = [judge(host, host, problem.cluster.host_bytes_per_node)]
+    if problem.cluster.disk_free_bytes is not None:
+        disk = disk_bytes(result)
+        others.append(judge(disk, disk, problem.cluster.disk_free_bytes))
+    if "over" in (gpu, *others):
+        return "over"
+    return "tight" if "tight" in (gpu, *others) else "fits"
+
+
+def _holds(problem: Problem, config: RunConfig, built: dict[str, Optimization]) -> bool:
+    result = account(
+        config, problem.model, problem.cluster, problem.environment, problem.registry, built=built
+    )
+    return _verdict(problem, result, footprint(result, expandable_segments=problem.expandable_segments)) != "over"
+
+
+def _built(problem: Problem, config: RunConfig) -> dict[str, Optimization]:
+    return {setting.name: instantiate(setting, problem.registry) for setting in config.optimizations}
+
+
+def _ranking(problem: Problem, goal: str) -> Callable[[Candidate], tuple[Any, ...]]:
+    verdicts = {"fits": 0, "tight": 1, "unverified": 1, "over": 2}
+
+    def key(candidate: Candidate) -> tuple[Any, ...]:
+        used, parts = candidate.sizes.used, len(candidate.config.optimizations)
+        other_method = candidate.config.method != problem.config.method
+        if candidate.verdict == "over":
+            return (2, other_method, used, parts)
+        if goal == "smallest":
+            return (0, other_method, used, -candidate.tokens_per_second, parts)
+        if goal == "longest":
+            length = longest_length(
+                config=candidate.config, model=problem.model, cluster=problem.cluster,
+                environment=problem.environment, registry=problem.registry,
+                expandable_segments=problem.expandable_segments,
+            )  # fmt: skip
+            return (0, other_method, -length, -candidate.tokens_per_second, parts)
+        return (verdicts[candidate.verdict], other_method, -candidate.tokens_per_second, parts)
+
+    return key
+
+
+def _alternative(problem: Problem, candidate: Candidate, best: float) -> Alternative:
+    sizes, usable = candidate.sizes, problem.cluster.gpu.usable_bytes
+    same_method = candidate.config.method == problem.config.method
+    if sizes.used > usable:
+        instant = max(sizes.by_instant, key=lambda instant: sizes.by_instant[instant])
+        why = why_not(sizes.used - usable, instant)
+    elif candidate.verdict == "over":
+        why = "host memory or disk does not suffice"
+    else:
+        speed = candidate.tokens_per_second / best if best else 1.0
+        why = why_it_fits(sizes.used, usable, speed, candidate.config.optimizations, same_method=same_method)
+    return Alternative(
+        optimizations=candidate.config.optimizations, changes=changes_between(problem, candidate.config),
+        verdict=candidate.verdict, used_bytes=sizes.used, tokens_per_second=candidate.tokens_per_second, why=why,
+    )  # fmt: skip
+
+
+def changes_between(problem: Problem, target: RunConfig) -> tuple[tuple[str, Any], ...]:
+    """Preset keys that lead from the config at hand to ``target``; False switches an optimization off."""
+    old, new = problem.config, target
+    before = {setting.name: setting for setting in old.optimizations}
+    after = {setting.name: setting for setting in new.optimizations}
+    changes: list[tuple[str, Any]] = []
+    if old.parallel != new.parallel:
+        changes.append(("sequence_parallel", new.parallel.sequence))
+    for name in problem.registry:
+        if before.get(name) == after.get(name):
+            continue
+        changes.append((name, False if name not in after else preset_value(problem.registry, after[name])))
+    if old.optim != new.optim:
+        changes.append(("optim", new.optim))
+    return tuple(changes)
+
+
+def preset_value(registry: Registry, setting: OptimizationSetting) -> Any:
+    """As a person writes it: true, the main knob alone, or the knobs that differ from their defaults."""
+    cls = registry[setting.name]
+    defaults = knob_defaults(cls)
+    set_knobs = {name: value for name, value in setting.knobs if value != defaults[name]}
+    main = cls.main_knob
+    if main is not None and not set_knobs.keys() - {main}:
+        return setting.as_dict()[main]
+    return set_knobs or True
+
+
+def _methods(problem: Problem, enabled: dict[str, OptimizationSetting]) -> list[list[OptimizationSetting]]:
+    """The method at hand, and those below it in memory."""
+    own = _own_method(enabled)
+    names = [setting.name for setting in own]
+    methods = [own]
+    if not names and _offered(problem.registry, "lora"):
+        methods.append([_default(problem.registry, "lora")])
+    if names != ["qlora"] and _offered(problem.registry, "qlora") and problem.cluster.gpu.kind == "cuda":
+        knobs = own[0].as_dict() if own else {}
+        methods.append([OptimizationSetting(name="qlora", knobs=_merged(problem.registry, "qlora", knobs))])
+    return methods
+
+
+def _own_method(enabled: dict[str, OptimizationSetting]) -> list[OptimizationSetting]:
+    return [enabled[name] for name in ("lora", "qlora") if name in enabled]
+
+
+def _autocast(config: RunConfig, method: list[OptimizationSetting]) -> bool:
+    return config.dtype != "float32" and any(s.as_dict().get("adapter_dtype") == "float32" for s in method)
+
+
+def _degrees(problem: Problem) -> list[ParallelDegrees]:
+    """Every legal data x ring x ulysses of this world."""
+    world = problem.cluster.num_gpus
+    ring_is_legal = not check_ring_model(problem.model)
+    return [
+        ParallelDegrees(data=world // (ulysses * ring), ring=ring, ulysses=ulysses)
+        for ulysses in legal_ulysses_degrees(problem.model, min(world, problem.cluster.num_gpus_per_node))
+        for ring in (range(1, world // ulysses + 1) if ring_is_legal else (1,))
+        if world % (ulysses * ring) == 0
+    ]
+
+
+def _head_groups(problem: Problem, degrees: ParallelDegrees) -> list[list[OptimizationSetting]]:
+    if degrees.sequence > 1 or not _offered(problem.registry, "fake_parallel"):
+        return [[]]
+    kv_heads = problem.model.num_kv_heads
+    return [
+        [],
+        *(
+            [_with_knob(problem.registry, "fake_parallel", "groups", groups)]
+            for groups in range(2, kv_heads + 1)
+            if kv_heads % groups == 0
+        ),
+    ]
+
+
+def _offered(registry: Registry, name: str) -> bool:
+    return name in registry and registry[name].available
+
+
+def _default(registry: Registry, name: str) -> OptimizationSetting:
+    return OptimizationSetting(name=name, knobs=_merged(registry, name, {}))
+
+
+def _with_knob(registry: Registry, name: str, knob: str, value: int) -> OptimizationSetting:
+    return OptimizationSetting(name=name, knobs=_merged(registry, name, {knob: value}))
+
+
+def _merged(registry: Registry, name: str, knobs: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """All knobs of an optimization, in the order of its fields, with ``knobs`` over the defaults."""
+    return tuple((knob, knobs.get(knob, default)) for knob, default in knob_defaults(registry[name]).items())
