@@ -35,6 +35,16 @@ class RowAttention:
             q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
         return self.attention(q, k, v, self.layout, scale)
 
+    def require_window(self, sliding_window: int | None) -> None:
+        """A window that no sample outgrows changes nothing; load_model refuses the others before a run.
+
+        Raises:
+            RuntimeError: a sample of this row is longer than the window.
+        """
+        longest = self.layout.longest_segment
+        if sliding_window is not None and longest > sliding_window:
+            raise RuntimeError(f"a sample of {longest} tokens is longer than the sliding window, {sliding_window}")
+
 
 def register_attention() -> None:
     """Make the name known to transformers; calling it again changes nothing."""
@@ -69,7 +79,5 @@ def longfit_attention(
         raise RuntimeError("attention 'longfit' takes no mask: samples are told apart by cu_seqlens")
     if dropout:
         raise RuntimeError(f"attention 'longfit' has no dropout, the model asks for {dropout}")
-    longest = longfit_row.layout.longest_segment
-    if sliding_window is not None and longest > sliding_window:
-        raise RuntimeError(f"a sample of {longest} tokens is longer than the model's sliding window, {sliding_window}")
+    longfit_row.require_window(sliding_window)
     return longfit_row(query, key, value, scaling).transpose(1, 2), None

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+from core.optimizations.evidence import Evidence, NotActive
 from planner.effects import Effect
 from planner.optimization import PlanContext, RankShape, knob
 from planner.parts.head_groups import head_groups_effect
 from planner.types import Issue
+
+if TYPE_CHECKING:
+    from core.train.setup import TrainingSetup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,3 +60,24 @@ class FakeParallel:
 
     def effect(self, ctx: PlanContext) -> Effect:
         return head_groups_effect(ctx, groups=self.groups)
+
+    def apply(self, setup: TrainingSetup) -> None:
+        from core.attention.head_groups import HeadGroups
+
+        for layer in setup.causal_lm.get_decoder().layers:
+            module = layer.self_attn
+            module.forward = HeadGroups(module, self.groups)
+            setup.undo.append(lambda module=module: module.__dict__.pop("forward"))
+
+    def verify(self, setup: TrainingSetup) -> Evidence:
+        from core.attention.head_groups import HeadGroups
+
+        forwards = [layer.self_attn.forward for layer in setup.causal_lm.get_decoder().layers]
+        active = [f for f in forwards if isinstance(f, HeadGroups) and f.num_groups == self.groups and f.num_calls]
+        if len(active) != len(forwards):
+            raise NotActive(f"fake_parallel: {len(active)} of {len(forwards)} attention modules work by head groups")
+        return Evidence(
+            optimization=self.name,
+            claim=f"{len(active)} of {len(forwards)} attention modules work in {self.groups} head groups",
+            counts=(("modules", len(active)), ("groups", self.groups)),
+        )
