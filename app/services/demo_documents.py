@@ -1,6 +1,7 @@
 """Real long documents that every machine with Python has: the language reference's topics and the longest modules.
 
-Called by the demo. Training and held-out documents are disjoint: every seventh topic and every fourth module is held out.
+Called by the demo. Training and held-out documents are disjoint: every seventh topic and every fourth module is held
+out.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from planner.errors import ConfigError
 from planner.types import ClusterSpec, Environment, GpuSpec
 
 PACKAGES = (
-    "torch", "transformers", "peft", "triton", "liger-kernel", "galore-torch", "bitsandbytes", "flash-attn", "flash-attn-4",
-    "datasets", "gradio",
+    "torch", "transformers", "peft", "triton", "liger-kernel", "galore-torch", "bitsandbytes", "flash-attn",
+    "flash-attn-4", "datasets", "gradio",
 )  # fmt: skip
 ASSUMED_HOST_BYTES_PER_GPU = 128 * 1024**3
 
@@ -151,7 +151,7 @@ def environment_for(cluster: ClusterSpec) -> Environment:
     """What is installed here for the hardware at hand; everything, for imagined hardware."""
     capability = cluster.gpu.compute_capability
     if cluster.source == "assumed":
-        return Environment(source="assumed", packages={name: "assumed" for name in PACKAGES}, compute_capability=capability)
+        return Environment(source="assumed", packages=dict.fromkeys(PACKAGES, "assumed"), compute_capability=capability)
     from importlib import metadata
 
     packages: dict[str, str] = {}

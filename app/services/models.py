@@ -32,7 +32,9 @@ def find_model(model: str) -> tuple[ModelSpec, str]:
     raise ConfigError(
         f"The model {model!r} is not known here.",
         why="It is neither a folder with a config.json, nor in the hub cache, nor in the catalog.",
-        fix=f"Did you mean {' or '.join(known.get(n, n) for n in near)}?" if near else "`longfit models` lists the catalog.",
+        fix=f"Did you mean {' or '.join(known.get(n, n) for n in near)}?"
+        if near
+        else "`longfit models` lists the catalog.",
     )
 
 
@@ -44,9 +46,13 @@ def local_folder(model: str) -> Path | None:
     converted = converted_model_dir(model)
     if (converted / "config.json").is_file():
         return converted
-    hub = Path(os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface") / "hub")
+    hub = Path(
+        os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface") / "hub"
+    )
     snapshots = hub / f"models--{model.replace('/', '--')}" / "snapshots"
-    found = [folder for folder in snapshots.glob("*") if (folder / "config.json").is_file()] if snapshots.is_dir() else []
+    found = (
+        [folder for folder in snapshots.glob("*") if (folder / "config.json").is_file()] if snapshots.is_dir() else []
+    )
     return max(found, key=lambda folder: folder.stat().st_mtime) if found else None
 
 

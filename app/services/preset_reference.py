@@ -31,7 +31,7 @@ def reference_page() -> str:
         "",
         "## Optimizations",
         "",
-        "Each is switched on by `name: true`, by a mapping of knobs, or, where a main knob is named, by its value alone.",
+        "Each is switched on by `name: true`, by a mapping of knobs, or, where a main knob is named, by that alone.",
     ]
     for name, cls in REGISTRY.items():
         main = f" Main knob: `{cls.main_knob}`." if cls.main_knob else ""

@@ -31,7 +31,9 @@ def preset_names() -> dict[str, tuple[Origin, Path]]:
 
 
 def list_presets() -> tuple[Preset, ...]:
-    return tuple(parse_preset(path.read_text("utf-8"), path=path, origin=origin) for origin, path in preset_names().values())
+    return tuple(
+        parse_preset(path.read_text("utf-8"), path=path, origin=origin) for origin, path in preset_names().values()
+    )
 
 
 def load_preset(name_or_path: str) -> Preset:
@@ -116,7 +118,9 @@ def parse_override(text: str) -> tuple[str, Any]:
     """``lora.rank=8`` -> ("lora.rank", 8). Raises: ConfigError when there is no ``=``."""
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
-        raise ConfigError(f"--set {text}: there is no '='.", fix="Write --set key=value, such as --set max_length=16384.")
+        raise ConfigError(
+            f"--set {text}: there is no '='.", fix="Write --set key=value, such as --set max_length=16384."
+        )
     return key.strip(), load_yaml(value, where=f"--set {key.strip()}")
 
 

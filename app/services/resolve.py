@@ -36,7 +36,9 @@ class Resolved:
     environment: Environment
 
 
-def resolve(preset: Preset, overrides: Mapping[str, Any] | None = None, *, cluster: ClusterSpec | None = None) -> Resolved:
+def resolve(
+    preset: Preset, overrides: Mapping[str, Any] | None = None, *, cluster: ClusterSpec | None = None
+) -> Resolved:
     """Raises: ConfigError for an unknown key, a wrong type, or a degree that cannot be."""
     values = merge_overrides(preset.values, overrides or {})
     where = f"preset {preset.name}"
@@ -71,11 +73,13 @@ def resolve(preset: Preset, overrides: Mapping[str, Any] | None = None, *, clust
 
 def _setting(name: str, value: Any, *, where: str) -> OptimizationSetting | None:
     """``true``, a mapping of knobs, or a scalar for the main knob; false and null leave it off."""
-    if value is None or value is False or value == "false":
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        value = value.lower() == "true"
+    if value is None or value is False:
         return None
     cls = REGISTRY[name]
     keys = {key.name: key for key in optimization_keys(name, REGISTRY)}
-    if value is True or value == "true":
+    if value is True:
         given: dict[str, Any] = {}
     elif isinstance(value, Mapping):
         check_keys(value, keys, where=f"{where}: {name}")

@@ -45,7 +45,8 @@ def test_the_registry_and_the_run_layer_import_no_torch() -> None:
     loaded = python(
         "import sys, pkgutil, importlib, core.optimizations, core.run\n"
         "for package in (core.optimizations, core.run):\n"
-        "    for m in pkgutil.walk_packages(package.__path__, package.__name__ + '.'): importlib.import_module(m.name)\n"
+        "    for m in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):\n"
+        "        importlib.import_module(m.name)\n"
         "print(*sys.modules)"
     ).split()
     assert "torch" not in loaded
@@ -55,16 +56,14 @@ def test_the_registry_and_the_run_layer_import_no_torch() -> None:
 @pytest.mark.slow
 def test_the_wheel_holds_exactly_the_tree(tmp_path: Path) -> None:
     source = tmp_path / "source"
-    tracked = subprocess.run(["git", "ls-files", *PACKAGES, "pyproject.toml", "README.md"], cwd=ROOT, capture_output=True,
-                             text=True, check=True).stdout.split()  # fmt: skip
+    listing = ["git", "ls-files", *PACKAGES, "pyproject.toml", "README.md"]
+    tracked = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     for name in tracked:
         target = source / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes((ROOT / name).read_bytes())
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(source)],
-        check=True, capture_output=True, timeout=170,
-    )  # fmt: skip
+    build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
+    subprocess.run([*build, str(source)], check=True, capture_output=True, timeout=170)
     (wheel,) = tmp_path.glob("longfit-*.whl")
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert held == {name for name in tracked if name.split("/")[0] in PACKAGES}

@@ -40,13 +40,15 @@ def test_an_unknown_preset_is_answered_with_the_nearest_name() -> None:
 
 
 def test_a_missing_file_is_named() -> None:
-    with pytest.raises(ConfigError, match="no preset file nowhere/run.yaml"):
+    with pytest.raises(ConfigError, match=r"no preset file nowhere/run\.yaml"):
         load_preset("nowhere/run.yaml")
 
 
 def test_a_saved_preset_is_found_by_name_and_holds_the_changes(tmp_path: Path) -> None:
     preset = load_preset("qwen2.5-7b-8k-1x24g")
-    changed = parse_preset(preset_text(preset, {"max_length": 4096, "lora.rank": 8}), path=tmp_path / "x", origin="file")
+    changed = parse_preset(
+        preset_text(preset, {"max_length": 4096, "lora.rank": 8}), path=tmp_path / "x", origin="file"
+    )
     named = type(changed)(**{**{f: getattr(changed, f) for f in changed.__slots__}, "name": "mine"})
     save_preset(named)
     again = load_preset("mine")

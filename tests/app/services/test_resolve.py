@@ -100,9 +100,17 @@ def test_bad_input_gets_one_message_that_names_the_key(values: dict[str, Any], m
 def test_numbers_and_words_as_people_write_them() -> None:
     """The public reports of learning rates read as text, octal seeds and `no` read as a boolean."""
     values = load_yaml((DATA / "k12_sci_notation.yaml").read_text(), where="k12")
-    good = {k: values[k] for k in ("learning_rate", "weight_decay", "max_length", "packing", "gradient_checkpointing", "warmup_ratio")}
+    good = {
+        k: values[k]
+        for k in ("learning_rate", "weight_decay", "max_length", "packing", "gradient_checkpointing", "warmup_ratio")
+    }
     config = resolved(**good).config
-    assert (config.learning_rate, config.weight_decay, config.max_length, config.warmup_ratio) == (1e-5, 0.01, 16384, 0.03)
+    assert (config.learning_rate, config.weight_decay, config.max_length, config.warmup_ratio) == (
+        1e-5,
+        0.01,
+        16384,
+        0.03,
+    )
     assert {s.name for s in config.optimizations} == {"packing", "gradient_checkpointing"}
     with pytest.raises(ConfigError, match=r"seed is 010.*Write 10\."):
         resolved(seed=values["seed"])

@@ -31,7 +31,7 @@ def test_broken_yaml_names_file_and_line() -> None:
 
 
 def test_a_key_given_twice_is_refused_with_both_lines() -> None:
-    with pytest.raises(ConfigError, match="line 3.*'rank'.*line 2"):
+    with pytest.raises(ConfigError, match=r"line 3.*'rank'.*line 2"):
         load_yaml("lora:\n  rank: 8\n  rank: 16\n", where="p.yaml")
 
 
