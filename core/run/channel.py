@@ -8,8 +8,9 @@ process cannot outlive its supervisor: when the socket closes, the process ends 
         channel.metric({"step": 1, "loss": 2.0})
         if channel.stop_requested == "save": ...
 
-Leaving the block says whether the work was done or failed, and with what. ``resumed`` must be sent before the first
-metric row of a process that continues from a checkpoint.
+Leaving the block says whether the work was done or failed, and with what. Two rules make a resumed curve whole:
+``resumed`` is sent before the first metric row of a process that continues from a checkpoint, and ``sync`` is called
+before a checkpoint is given its name, so that every row up to its step is in the file by then.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class RunChannel(Protocol):
     @property
     def stop_requested(self) -> Literal["save"] | None: ...
 
+    def sync(self) -> bool: ...
+
     def failed(self, error: BaseException, *, step: int | None = None) -> None: ...
 
     def close(self) -> None: ...
@@ -64,6 +67,9 @@ class NullChannel:
     def metric(self, row: Mapping[str, Any]) -> None: ...
 
     def memory(self, row: Mapping[str, Any]) -> None: ...
+
+    def sync(self) -> bool:
+        return True
 
     def failed(self, error: BaseException, *, step: int | None = None) -> None: ...
 
@@ -86,6 +92,9 @@ class Channel:
         self._num_dropped = 0
         self._has_failed = False
         self._closed = threading.Event()
+        self._num_syncs = 0
+        self._synced = threading.Condition()
+        self._last_synced = 0
         self._lines: queue.Queue[bytes | None] = queue.Queue(_QUEUE_LINES)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.connect(path)
@@ -123,13 +132,22 @@ class Channel:
         """A row for memory.jsonl."""
         self._put({"kind": "memory", "row": dict(row)})
 
+    def sync(self) -> bool:
+        """Wait until everything sent so far is in the run's files; at most five seconds, then False."""
+        self._num_syncs += 1
+        number = self._num_syncs
+        self._put({"kind": "sync", "number": number}, wait_seconds=1.0)
+        with self._synced:
+            return self._synced.wait_for(lambda: self._last_synced >= number, _FLUSH_SECONDS)
+
     def failed(self, error: BaseException, *, step: int | None = None) -> None:
-        """Name the cause before dying of it; only the first call counts."""
+        """Name the cause before dying of it; only the first call counts. ``step`` defaults to ``error.step``."""
         if self._has_failed:
             return
         self._has_failed = True
         self.event(
-            "failure", kind=failure_kind(error), message=_message(error), step=step,
+            "failure", kind=failure_kind(error), message=_message(error),
+            step=getattr(error, "step", None) if step is None else step,
             traceback="".join(traceback.format_exception(error))[-8000:],
         )  # fmt: skip
 
@@ -186,12 +204,23 @@ class Channel:
                 os._exit(ORPHAN_EXIT_CODE)
             *lines, buffer = (buffer + data).split(b"\n")
             for line in lines:
-                if json.loads(line).get("stop") == "save":
-                    self.stop_requested = "save"
+                self._take(json.loads(line))
+
+    def _take(self, message: Mapping[str, Any]) -> None:
+        if message.get("stop") == "save":
+            self.stop_requested = "save"
+        elif "synced" in message:
+            with self._synced:
+                self._last_synced = int(message["synced"])
+                self._synced.notify_all()
 
 
 def failure_kind(error: BaseException) -> str:
-    """One of the failure kinds of RunState. By class name, because torch may not be imported here."""
+    """One of the failure kinds of RunState: what the error's class says (``failure_kind``), or what its name tells,
+    because torch may not be imported here."""
+    said = getattr(error, "failure_kind", None)
+    if isinstance(said, str):
+        return said
     names = {cls.__name__ for cls in type(error).__mro__}
     if "OutOfMemoryError" in names or isinstance(error, MemoryError):
         return "oom"

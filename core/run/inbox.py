@@ -50,6 +50,8 @@ class Inbox:
                 self._journal.metric(dict(message["row"]))
             case "memory":
                 self._take_memory(dict(message["row"]))
+            case "sync":
+                connection.send({"synced": int(message["number"])})
             case "done":
                 connection.is_done = True
 

@@ -13,12 +13,9 @@ _MAX_LINE_BYTES = 16 << 20  # a longer line is given up, so that a reader's memo
 
 
 def encode_line(row: Mapping[str, Any]) -> bytes:
-    """One line of strict JSON. NaN and infinities become null and the row gains ``"nonfinite": true``; what JSON has
-    no word for is written as its number (a NumPy or torch scalar) or its text (a path)."""
-    plain = _plain(row)
-    if not _is_finite(plain):
-        plain = {**_without_nonfinite(plain), "nonfinite": True}
-    return json.dumps(plain, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    """One line of strict JSON. NaN and infinities become null, and the mapping they stand in gains
+    ``"nonfinite": true``; what JSON has no word for is written as its number (a NumPy or torch scalar) or its text."""
+    return json.dumps(_plain(row), allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
 def append_line(descriptor: int, line: bytes) -> None:
@@ -136,27 +133,22 @@ def _decode(line: bytes) -> dict[str, Any] | None:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, str | int | float | bool | None):
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, str | int | bool | None):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        plain = {str(key): _plain(item) for key, item in value.items()}
+        return plain if all(map(_is_finite, value.values())) else {**plain, "nonfinite": True}
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(item) for item in value]
-    return value.item() if hasattr(value, "item") else str(value)
+    return _plain(value.tolist()) if hasattr(value, "tolist") else str(value)
 
 
 def _is_finite(value: Any) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return all(_is_finite(item) for item in items)
-
-
-def _without_nonfinite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _without_nonfinite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_nonfinite(item) for item in value]
-    return value
+    """Of a scalar, or of all in a list; a mapping inside marks itself."""
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(map(_is_finite, value))
+    if hasattr(value, "tolist"):
+        return _is_finite(value.tolist())
+    return not isinstance(value, float) or math.isfinite(value)

@@ -12,6 +12,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,11 @@ class Connection:
     is_asked: bool = False  # it was told to save and stop
     is_open: bool = True
     buffer: bytes = field(default=b"", repr=False)
+
+    def send(self, message: dict[str, Any]) -> None:
+        """A line so short and rare always fits into the socket's buffer; when it is gone, its end is seen elsewhere."""
+        with suppress(OSError):
+            self.socket.send(encode_line(message))
 
 
 class Listener:
@@ -69,14 +75,11 @@ class Listener:
             yield from self.poll(0)
 
     def ask_to_save(self) -> None:
-        """Tell every rank, once, to save and stop. A line so short always fits into the socket's buffer."""
+        """Tell every rank, once, to save and stop."""
         for connection in self._connections:
             if connection.rank is not None and not connection.is_asked:
                 connection.is_asked = True
-                try:
-                    connection.socket.send(encode_line({"stop": "save"}))
-                except OSError:
-                    continue  # it is gone; its end is seen elsewhere
+                connection.send({"stop": "save"})
 
     def close(self) -> None:
         """Every process that is still connected ends itself."""
