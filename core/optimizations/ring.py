@@ -57,7 +57,9 @@ class Ring:
         from core.parallel.ring import RingAttention
 
         ring = getattr(setup.attention, "inner", setup.attention)
-        if self.degree > 1 and not (isinstance(ring, RingAttention) and ring.num_calls > 0):
+        if self.degree == 1:
+            return Evidence(optimization=self.name, claim="degree 1: there is nobody to share a row with")
+        if not (isinstance(ring, RingAttention) and ring.num_calls > 0):
             raise NotActive(f"ring: attention is {type(ring).__name__}, called {ring.num_calls} times")
         return Evidence(
             optimization=self.name,

@@ -70,7 +70,9 @@ class Ulysses:
         from core.parallel.ulysses import UlyssesAttention
 
         attention = setup.attention
-        if self.degree > 1 and not (isinstance(attention, UlyssesAttention) and attention.num_calls > 0):
+        if self.degree == 1:
+            return Evidence(optimization=self.name, claim="degree 1: there is nobody to share a row with")
+        if not (isinstance(attention, UlyssesAttention) and attention.num_calls > 0):
             raise NotActive(f"ulysses: attention is {type(attention).__name__}, called {attention.num_calls} times")
         return Evidence(
             optimization=self.name,

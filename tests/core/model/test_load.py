@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from core.model.load import load_model
+from planner.errors import ConfigError
+from tests.core.model.tiny_models import CPU, run_config, setting, tiny_model
+
+
+@pytest.fixture
+def folder(tmp_path):
+    def save(family="llama", **overrides):
+        tiny_model(family, dtype=torch.float32, **overrides).save_pretrained(tmp_path)
+        return str(tmp_path)
+
+    return save
+
+
+def test_weights_dtype_shape_and_training_mode(folder):
+    path = folder("qwen3", head_dim=8)
+    model, spec = load_model(run_config(model=path, dtype="bfloat16"), CPU)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    assert model.config._attn_implementation == "longfit"
+    assert not model.config.use_cache
+    assert model.training
+    assert (spec.family, spec.num_attention_heads, spec.num_kv_heads, spec.head_dim) == ("qwen3", 9, 3, 8)
+    assert spec.num_parameters == sum(parameter.numel() for parameter in model.parameters())
+    saved = tiny_model("qwen3", head_dim=8, dtype=torch.float32).state_dict()
+    assert all(torch.equal(value, saved[name].bfloat16()) for name, value in model.state_dict().items())
+
+
+def test_the_base_is_frozen_for_lora_and_trainable_for_full(folder):
+    path = folder()
+    frozen, _ = load_model(run_config([setting("lora")], model=path), CPU)
+    trainable, _ = load_model(run_config(model=path), CPU)
+    assert not any(parameter.requires_grad for parameter in frozen.parameters())
+    assert all(parameter.requires_grad for parameter in trainable.parameters())
+
+
+@pytest.mark.parametrize(
+    ("scaling", "seq_len"),
+    [
+        ({"type": "linear", "factor": 2.0}, None),
+        ({"type": "yarn", "factor": 4.0}, None),
+        ({"type": "dynamic", "factor": 2.0}, 500),
+    ],
+    ids=["linear", "yarn", "dynamic"],
+)
+def test_rope_scaling_gives_the_frequencies_of_transformers(folder, scaling, seq_len):
+    path = folder()
+    model, _ = load_model(run_config(model=path, max_length=500, rope_scaling=tuple(scaling.items())), CPU)
+    rope = model.get_decoder().rotary_emb
+    want, attention_scaling = ROPE_INIT_FUNCTIONS[scaling["type"]](model.config, CPU, seq_len=seq_len)
+    plain = tiny_model().get_decoder().rotary_emb.inv_freq
+    assert torch.equal(rope.inv_freq, want)
+    assert not torch.equal(rope.inv_freq, plain)
+    assert rope.attention_scaling == attention_scaling
+    assert model.config.rope_parameters["rope_theta"] == 10000.0
+    # what a checkpoint of this model will say, read back by stock transformers
+    assert model.config.to_dict()["rope_parameters"]["rope_type"] == scaling["type"]
+
+
+def test_dynamic_rope_does_not_depend_on_which_part_of_a_row_a_rank_holds(folder):
+    path = folder()
+    scaling = (("type", "dynamic"), ("factor", 2.0))
+    model, _ = load_model(run_config(model=path, max_length=500, rope_scaling=scaling), CPU)
+    rope, x = model.get_decoder().rotary_emb, torch.zeros(1, 4, 6)
+    early, late = torch.arange(4)[None], torch.arange(396, 400)[None]
+    before = rope(x, early)[0]
+    rope(x, late)
+    assert torch.equal(rope(x, early)[0], before)
+
+
+def test_yarn_starts_from_the_length_before_an_earlier_scaling(folder):
+    path = folder(
+        rope_parameters={
+            "rope_type": "yarn",
+            "factor": 2.0,
+            "rope_theta": 500.0,
+            "original_max_position_embeddings": 64,
+        }
+    )
+    model, _ = load_model(run_config(model=path, rope_scaling=(("type", "yarn"), ("factor", 8.0))), CPU)
+    assert model.config.rope_parameters == {
+        "rope_type": "yarn", "factor": 8.0, "rope_theta": 500.0, "original_max_position_embeddings": 64,
+    }  # fmt: skip
+
+
+def test_missing_folder_is_bad_input():
+    with pytest.raises(ConfigError, match=r"'/no/such/folder' could not be loaded. There is no such folder"):
+        load_model(run_config(model="/no/such/folder"), CPU)
+
+
+def test_a_folder_without_weights_is_bad_input(folder, tmp_path):
+    path = folder()
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match="safetensors"):
+        load_model(run_config(model=path), CPU)
+
+
+def test_a_window_is_refused_only_where_rows_outgrow_it(folder):
+    path = folder("mistral", sliding_window=64)
+    load_model(run_config(model=path, max_length=64), CPU)
+    with pytest.raises(ConfigError, match="max_length 65 is longer than the sliding window of this model, 64"):
+        load_model(run_config(model=path, max_length=65), CPU)
+
+
+def test_a_window_that_no_layer_uses_is_no_obstacle(folder):
+    path = folder("qwen2", sliding_window=16, use_sliding_window=False)
+    load_model(run_config(model=path, max_length=128), CPU)
+
+
+def test_attention_dropout_is_refused(folder):
+    path = folder(attention_dropout=0.1)
+    with pytest.raises(ConfigError, match=r"attention_dropout 0\.1"):
+        load_model(run_config(model=path), CPU)
