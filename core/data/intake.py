@@ -1,0 +1,187 @@
+"""Sources in, one token store and one tally out: the loop over rows. Called by prepare, once for train and for eval."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from core.data.over_length import fit_length
+from core.data.report import Tally, refusal
+from core.data.shapes import Example, RowError, read_row, texts_of
+from core.data.sources import Source
+from core.data.store import StoreWriter, TokenStore
+from core.data.tokenizer import RowTokenizer, Tokenized
+from planner.errors import ConfigError
+from planner.types import DataConfig
+
+PREVIEW_ROWS = 8
+_PREVIEW_CHARACTERS = 2000  # of one segment; the middle of longer ones is left out
+_BATCH_ROWS, _BATCH_CHARACTERS = 512, 2_000_000  # one call of the tokenizer: enough work for all cores
+
+Progress = Callable[[int, str], None]  # (rows read so far, name of the file)
+Waiting = tuple[int, int, str, Example]  # part, line, shape, example
+
+
+class Intake:
+    """Reads, tokenises, fits and stores the rows of some sources. Use one object for one store.
+
+    After ``run``: ``tally`` for the report, ``preview`` of the first rows, ``row_keys`` (num_samples,) uint64 that are
+    equal exactly for samples cut from rows of equal content (the evaluation split keeps those together).
+    """
+
+    def __init__(
+        self, data: DataConfig, tokenizer: RowTokenizer, *, max_length: int, seed: int, progress: Progress | None = None
+    ) -> None:
+        self.data = data
+        self.tokenizer = tokenizer
+        self.max_length = max_length
+        self.seed = seed
+        self.progress = progress
+        self.tally = Tally()
+        self.preview: list[dict[str, Any]] = []
+        self.row_keys = array("Q")
+        self._special = re.compile("|".join(map(re.escape, tokenizer.special_tokens)) or r"(?!)")
+
+    def run(self, sources: Sequence[Source], path: Path) -> TokenStore | None:
+        """The store at ``path``; None when no sample is left, or a bad row stops the run: see ``judge``."""
+        self._names = [part.name for source in sources for part in source.parts]
+        with StoreWriter(path) as self._writer:
+            for batch in _batches(self._examples(sources)):
+                results = self.tokenizer.tokenize([example for *_, example in batch], self.data.train_on)
+                for (part, line, shape, _), result in zip(batch, results):
+                    self._take(part, line, shape, result)
+                if self.progress is not None:
+                    self.progress(self.tally.read, self._names[batch[-1][0]])
+            stops = self.data.on_bad_row == "stop" and self.tally.num_bad > 0
+            return None if stops or len(self._writer) == 0 else self._writer.finish(self._names)
+
+    def judge(self, store: TokenStore | None, *, packing: bool) -> dict[str, Any]:
+        """The report.
+
+        Raises:
+            DataRefused: bad rows under on_bad_row "stop", or no usable row.
+            ConfigError: no row at all.
+        """
+        lengths = store.lengths if store is not None else np.empty(0, np.int64)
+        targets = store.num_targets if store is not None else 0
+        report = self.tally.to_dict(lengths=lengths, num_targets=targets, max_length=self.max_length, packing=packing)
+        report["preview"] = self.preview
+        if store is not None:
+            return report
+        names = ", ".join(self._names[:3])
+        if self.tally.read == 0:
+            raise ConfigError(f"The data set is empty: {names} holds no row.", fix="Give a file with at least one row.")
+        if self.tally.num_bad == 0:
+            raise ConfigError(
+                f"No row of {names} is left: all {self.tally.read:,} are longer than max_length {self.max_length:,}.",
+                why=f"data: over_length is drop; the shortest row has {report['lengths']['min']:,} tokens.",
+                fix="Raise max_length, or set over_length to truncate_right or split.",
+            )
+        raise refusal(report, self._names, skip_is_on=self.data.on_bad_row == "skip")
+
+    def _examples(self, sources: Sequence[Source]) -> Iterator[Waiting]:
+        first = 0
+        for source in sources:
+            copies = source.draw(self.seed)
+            if copies is not None and (wanted := int(copies.sum())) > len(copies):
+                self.tally.remarks.append(f"{source.spec} takes {wanted:,} rows from {len(copies):,}: rows repeat.")
+            for suffix, count in source.passed_over.most_common():
+                self.tally.remarks.append(f"{source.spec}: {count:,} files of kind {suffix} are not read.")
+            for at, record in source.records(copies):
+                part, line = first + at, record.line
+                name = self._names[part]
+                if record.kind == "blank":
+                    self.tally.saw_blank_line(name)
+                    continue
+                self.tally.saw(name)
+                if record.kind == "bad":
+                    self.tally.refuse(name, line, "unreadable", record.problem)
+                    continue
+                try:
+                    shape, example = read_row(record.value, shape=self.data.shape, system=self.data.system)
+                except RowError as error:
+                    self.tally.refuse(name, line, error.kind, str(error))
+                    continue
+                self.tally.shapes[shape] += 1
+                self._look_at(example)
+                yield part, line, shape, example
+            first += len(source.parts)
+
+    def _look_at(self, example: Example) -> None:
+        """Count what is allowed and yet worth knowing."""
+        texts = texts_of(example)
+        if any(self._special.search(text) for text in texts):
+            self.tally.notes["the text of a special token stands in the content"] += 1
+        if any("\0" in text for text in texts):
+            self.tally.notes["NUL characters in the content, kept"] += 1
+
+    def _take(self, part: int, line: int, shape: str, result: Tokenized | RowError) -> None:
+        name = self._names[part]
+        if isinstance(result, RowError):
+            self.tally.refuse(name, line, result.kind, str(result))
+            return
+        tokens, targets = result.tokens, result.targets
+        if len(tokens) == 0:
+            self.tally.refuse(name, line, "no target", "the tokenizer leaves no token of it")
+            return
+        fate, pieces = fit_length(
+            tokens, targets, max_length=self.max_length, policy=self.data.over_length, bos_id=self.tokenizer.bos_id
+        )
+        useful = [piece for piece in pieces if piece[1][1:].any()]
+        if fate != "dropped" and not useful:
+            self.tally.refuse(name, line, "no target", _why_no_target(targets, self.max_length, fate))
+            return
+        if len(useful) < len(pieces):
+            self.tally.notes["pieces without a target left out"] += len(pieces) - len(useful)
+        self.tally.notes.update(result.notes)
+        self.tally.settle(fate, len(tokens), f"{name}:{line}")
+        key = int.from_bytes(hashlib.blake2b(tokens.tobytes(), digest_size=8).digest(), "little")
+        for piece_tokens, piece_targets in useful:
+            self._writer.add(piece_tokens, piece_targets, source=part, line=line)
+            self.row_keys.append(key)
+        if useful and len(self.preview) < PREVIEW_ROWS:
+            self.preview.append(self._show(f"{name}:{line}", shape, *useful[0]))
+
+    def _show(self, origin: str, shape: str, tokens: np.ndarray, targets: np.ndarray) -> dict[str, Any]:
+        """A row as text in segments, each a target or not."""
+        marks = np.concatenate([[False], targets[1:]])
+        edges = [0, *(np.flatnonzero(marks[1:] != marks[:-1]) + 1).tolist(), len(tokens)]
+        segments = []
+        for begin, end in pairwise(edges):
+            text = self.tokenizer.decode(tokens[begin:end].tolist())
+            if len(text) > _PREVIEW_CHARACTERS:
+                half = _PREVIEW_CHARACTERS // 2
+                text = f"{text[:half]} [... {len(text) - 2 * half:,} characters ...] {text[-half:]}"
+            segments.append([text, bool(marks[begin])])
+        return {
+            "origin": origin, "shape": shape, "tokens": len(tokens), "targets": int(marks.sum()), "segments": segments,
+        }  # fmt: skip
+
+
+def _batches(examples: Iterator[Waiting]) -> Iterator[list[Waiting]]:
+    batch: list[Waiting] = []
+    characters = 0
+    for waiting in examples:
+        batch.append(waiting)
+        characters += sum(map(len, texts_of(waiting[3])))
+        if len(batch) >= _BATCH_ROWS or characters >= _BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def _why_no_target(targets: np.ndarray, max_length: int, fate: str) -> str:
+    where = np.flatnonzero(targets[1:]) + 1
+    if len(where) == 0:
+        alone = len(targets) == 1
+        return "a single token, with nothing before it to predict it from" if alone else "no token to train on"
+    kept = f"the {len(targets):,} tokens cut to max_length {max_length:,}"
+    return f"no trainable token is left of {kept}: the answer is tokens {where[0] + 1:,} to {where[-1] + 1:,}"

@@ -1,0 +1,140 @@
+"""What a preset names under ``data.train`` becomes files, and files become numbered records. Called by prepare.
+
+    train.jsonl            one file                docs/            every readable file below, sorted
+    data/*.jsonl.gz        a glob                  chat.json#500    500 records, drawn by the seed
+    chat.json#200%         every record twice      hf::org/name     a set of a hub (core/data/hub.py)
+
+An existing path wins over every other reading of the same text. Drawing more than there is repeats whole copies, and
+the report says so.
+"""
+
+from __future__ import annotations
+
+import difflib
+import glob
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from core.data.order import shuffled
+from core.data.readers import Record, read_file, reader_for
+from planner.errors import ConfigError
+
+_SAMPLE = re.compile(r"^(?P<name>.+)#(?P<amount>\d+)(?P<percent>%?)$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Something that yields records and can be read again: one file, or one set of a hub."""
+
+    name: str  # for people: the path as given, or below the folder given
+    read: Callable[[], Iterator[Record]]
+    identity: Callable[[Callable[[bytes], None]], None]  # feeds what decides the content to a hash
+    path: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One entry of ``data.train`` or ``data.eval``."""
+
+    spec: str
+    parts: tuple[Part, ...]
+    amount: int | None = None  # "#500"
+    percent: int | None = None  # "#50%"
+    passed_over: Counter[str] = field(default_factory=Counter)  # suffixes of files in a folder that were not read
+
+    @property
+    def is_sampled(self) -> bool:
+        return self.amount is not None or self.percent is not None
+
+    def draw(self, seed: int) -> np.ndarray | None:
+        """How often each record is taken, (num_records,) int64; None when every record is taken once.
+
+        Reads the source once, to count: whole copies first, a random choice for the rest.
+        """
+        if self.amount is None and self.percent is None:
+            return None
+        total = sum(record.kind != "blank" for part in self.parts for record in part.read())
+        wanted = self.amount if self.amount is not None else total * (self.percent or 0) // 100
+        copies = np.full(total, wanted // total if total else 0, dtype=np.int64)
+        if total:
+            copies[shuffled(total, seed, "sample")[: wanted % total]] += 1
+        return copies
+
+    def records(self, copies: np.ndarray | None = None) -> Iterator[tuple[int, Record]]:
+        """(index of the part, record) in file order; ``copies`` from ``draw``."""
+        number = -1
+        for index, part in enumerate(self.parts):
+            for record in part.read():
+                if copies is None:
+                    yield index, record
+                elif record.kind != "blank":
+                    number += 1
+                    yield from ((index, record) for _ in range(copies[number]))
+
+
+def open_source(spec: str) -> Source:
+    """Find what a spec names, without reading it.
+
+    Raises:
+        ConfigError: nothing there (with the nearest name), a folder without a readable file, a hub without its package.
+    """
+    sampled = None if Path(spec).expanduser().exists() else _SAMPLE.match(spec)
+    name = sampled["name"] if sampled else spec
+    amount = int(sampled["amount"]) if sampled else None
+    if amount == 0:
+        raise ConfigError(f"{spec!r} asks for no rows.", fix=f"Leave out #0, or leave out {name!r}.")
+    parts, passed_over = _find(name)
+    return Source(
+        spec=spec,
+        parts=tuple(parts),
+        amount=amount if sampled and not sampled["percent"] else None,
+        percent=amount if sampled and sampled["percent"] else None,
+        passed_over=passed_over,
+    )
+
+
+def _find(name: str) -> tuple[list[Part], Counter[str]]:
+    path = Path(name).expanduser()
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.is_file() and not _is_hidden(file.relative_to(path)))
+        known = [file for file in files if reader_for(file) is not None]
+        others = Counter(file.suffix or "(no suffix)" for file in files if reader_for(file) is None)
+        if not known:
+            found = ", ".join(f"{count} {suffix}" for suffix, count in others.most_common(5)) or "no file at all"
+            raise ConfigError(f"The folder {name} holds nothing that can be read.", why=f"It holds {found}.")
+        return [_file_part(file, str(Path(name) / file.relative_to(path))) for file in known], others
+    if path.exists():
+        return [_file_part(path, name)], Counter()
+    if any(char in name for char in "*?["):
+        found = sorted(file for file in map(Path, glob.glob(str(path), recursive=True)) if file.is_file())
+        if not found:
+            raise ConfigError(f"No file matches {name}.", why=f"Looked from {Path.cwd()}.")
+        return [_file_part(file, str(file)) for file in found], Counter()
+    near = difflib.get_close_matches(path.name, _names_in(path.parent), n=1, cutoff=0.5)
+    raise ConfigError(
+        f"There is no {name}.",
+        why=f"Looked in {path.parent.absolute()}.",
+        fix=f"Did you mean {path.parent / near[0]}?" if near else "Give a file, a folder, a glob, or hf::org/name.",
+    )
+
+
+def _file_part(path: Path, name: str) -> Part:
+    def identity(update: Callable[[bytes], None]) -> None:
+        with path.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                update(block)
+
+    return Part(name=name, read=lambda: read_file(path), identity=identity, path=path)
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _names_in(folder: Path) -> list[str]:
+    return [entry.name for entry in folder.iterdir()] if folder.is_dir() else []

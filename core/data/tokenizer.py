@@ -1,0 +1,251 @@
+"""Text to tokens with targets, for one model. Called by prepare; the only data module that needs transformers.
+
+The fast tokenizer is asked directly and in batches: the Rust side then uses all cores, and targets are placed through
+its character-to-token map, at the two ends of each span only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from core.data.chat import ChatTemplate
+from core.data.shapes import Conversation, Document, Example, RowError
+from core.data.spans import Span
+from planner.errors import ConfigError
+
+# What a tokenizer is made of; config.json tells transformers its class.
+TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
+    "chat_template.json", "vocab.json", "merges.txt", "tokenizer.model", "generation_config.json", "config.json",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokenized:
+    tokens: np.ndarray  # (n,) int32
+    targets: np.ndarray  # (n,) bool: this token is to be predicted
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    text: str
+    spans: tuple[Span, ...]
+    opens: bool  # raw text: the tokenizer adds its begin token; a chat template writes its own
+    closes: bool  # an end token is appended as the last target
+    notes: tuple[str, ...]
+
+
+def tokenizer_folder(model: str) -> Path:
+    """The folder with a model's tokenizer: the model's own folder, or the hub's cache, filled when it can be reached.
+
+    Raises: ConfigError when there is none.
+    """
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder.resolve()
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(model, allow_patterns=list(TOKENIZER_FILES)))
+    except Exception as error:  # no network, no such model, no right to it: each client version raises its own
+        raise ConfigError(
+            f"There is no tokenizer for {model!r}.",
+            why=f"It is no folder here, and the hub says: {str(error).strip().splitlines()[0]}",
+            fix="Give the model's folder, or download it first: hf download " + model,
+        ) from error
+
+
+def fingerprint(folder: Path) -> str:
+    """A hash of the tokenizer's files, known without importing transformers."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in TOKENIZER_FILES:
+        file = folder / name
+        if file.is_file():
+            digest.update(name.encode() + b"\0" + hashlib.blake2b(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+class RowTokenizer:
+    """Raises: ConfigError for a folder without a tokenizer, or one whose tokenizer has no fast (Rust) side."""
+
+    def __init__(self, folder: Path) -> None:
+        from transformers import AutoTokenizer
+
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        except Exception as error:  # missing files, broken JSON, unknown class: transformers raises what it likes
+            raise ConfigError(
+                f"The tokenizer in {folder} cannot be loaded.",
+                why=str(error).strip().splitlines()[0],
+                fix=f"The folder needs tokenizer.json and tokenizer_config.json; it holds {_names(folder)}.",
+            ) from error
+        if not tokenizer.is_fast:
+            raise ConfigError(
+                f"The tokenizer in {folder} is a slow one ({type(tokenizer).__name__}).",
+                why="Targets are placed through the character positions that only fast tokenizers keep.",
+                fix="Save it as tokenizer.json: transformers converts most tokenizers when it loads them.",
+            )
+        self._tokenizer = tokenizer
+        self._backend = _with_true_offsets(tokenizer.backend_tokenizer)
+        self.bos_id: int | None = tokenizer.bos_token_id
+        self.eos_id: int | None = tokenizer.eos_token_id
+        added = tokenizer.added_tokens_decoder
+        self.special_tokens = tuple(token.content for token in added.values() if token.special)
+        stops = {self.eos_id, *_generation_stops(folder)} - {None}
+        self.stop_tokens = tuple(token for token in tokenizer.convert_ids_to_tokens(sorted(stops)) if token)
+        self._chat: ChatTemplate | None = None
+        self._joins_cleanly = self.decode([*self._ids("a b"), *self._ids("c d")]) == "a bc d"
+
+    @property
+    def chat(self) -> ChatTemplate:
+        """Raises: ConfigError when the model has no chat template."""
+        if self._chat is None:
+            if not self._tokenizer.chat_template:
+                raise ConfigError(
+                    "The model has no chat template, and the data holds conversations.",
+                    why="A base model does not say how turns are written.",
+                    fix="Choose its chat or instruct version, or train on raw text (shape: text or prompt_completion).",
+                )
+            self._chat = ChatTemplate(
+                self._apply_template, special_tokens=self.special_tokens, stop_tokens=self.stop_tokens
+            )
+        return self._chat
+
+    def tokenize(self, examples: Sequence[Example], train_on: str = "assistant") -> list[Tokenized | RowError]:
+        """Each example's tokens and targets, or why it has none."""
+        layouts = [self._layout(example, train_on) for example in examples]
+        encoded = {}
+        for opens in (True, False):
+            batch = [at for at, layout in enumerate(layouts) if isinstance(layout, _Layout) and layout.opens is opens]
+            texts = [layouts[at].text for at in batch]
+            encoded.update(zip(batch, self._backend.encode_batch(texts, add_special_tokens=opens)))
+        results: list[Tokenized | RowError] = []
+        for at, layout in enumerate(layouts):
+            try:
+                results.append(self._finish(layout, encoded.pop(at)) if isinstance(layout, _Layout) else layout)
+            except RowError as error:
+                results.append(error)
+        return results
+
+    def _layout(self, example: Example, train_on: str) -> _Layout | RowError:
+        if isinstance(example, Conversation):
+            try:
+                chat = self.chat.render(example, train_on)
+            except RowError as error:
+                return error
+            return _Layout(text=chat.text, spans=chat.spans, opens=False, closes=chat.needs_eos, notes=chat.notes)
+        if isinstance(example, Document):
+            text, begin = example.text, 0
+        else:
+            text, begin = example.prompt + example.completion, 0 if train_on == "all" else len(example.prompt)
+        return _Layout(text=text, spans=((begin, len(text)),), opens=True, closes=True, notes=example.notes)
+
+    def _finish(self, layout: _Layout, encoding: Any) -> Tokenized:
+        begin, end = layout.spans[0] if layout.spans else (0, 0)
+        if layout.opens and begin > 0 and self._joins_cleanly:
+            tokens, targets = self._apart(layout.text[:begin], layout.text[begin:end])
+        else:
+            tokens = np.array(encoding.ids, dtype=np.int32)
+            targets = target_mask(encoding, layout.text, layout.spans)
+        notes = layout.notes
+        if len(tokens) > 1 and self.bos_id is not None and tokens[0] == tokens[1] == self.bos_id:
+            tokens, targets = tokens[1:], targets[1:]  # the text began with what the tokenizer adds
+        if layout.closes and self.eos_id is None:
+            notes = (*notes, "no end token appended (the tokenizer has none)")
+        elif layout.closes:
+            if len(tokens) == 0 or tokens[-1] != self.eos_id:
+                tokens, targets = np.append(tokens, np.int32(self.eos_id)), np.append(targets, True)
+            targets[-1] = True
+        return Tokenized(tokens=tokens, targets=targets, notes=notes)
+
+    def _apart(self, prompt: str, completion: str) -> tuple[np.ndarray, np.ndarray]:
+        """Prompt and completion tokenised apart, as at inference: no token then spans the seam."""
+        head, tail = self._backend.encode(prompt).ids, self._ids(completion)
+        if head and head[-1] == self.eos_id != self.bos_id:
+            head.pop()  # a tokenizer that closes every text
+        targets = np.zeros(len(head) + len(tail), dtype=np.bool_)
+        targets[len(head) :] = True
+        return np.array(head + tail, dtype=np.int32), targets
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._backend.decode(list(ids), skip_special_tokens=False)
+
+    def _ids(self, text: str) -> list[int]:
+        return self._backend.encode(text, add_special_tokens=False).ids
+
+    def _apply_template(
+        self, messages: list[dict[str, Any]], tools: list[Any] | None = None, *, add_generation_prompt: bool = False
+    ) -> str:
+        return self._tokenizer.apply_chat_template(
+            messages, tools=tools, tokenize=False, add_generation_prompt=add_generation_prompt
+        )
+
+
+def target_mask(encoding: Any, text: str, spans: Sequence[Span]) -> np.ndarray:
+    """(n,) bool: the tokens of an Encoding that lie in the character spans.
+
+    Raises:
+        RowError: a token reaches over the edge of a span into words (white space may merge, words may not).
+    """
+    targets = np.zeros(len(encoding.ids), dtype=np.bool_)
+    for begin, end in spans:
+        first = _first_not_none(encoding.char_to_token(at) for at in range(begin, end))
+        last = _first_not_none(encoding.char_to_token(at) for at in range(end - 1, begin - 1, -1))
+        if first is None or last is None:
+            continue  # the tokenizer's normaliser leaves nothing of it
+        while first > 0 and (chars := encoding.token_to_chars(first - 1)) and begin <= chars[0]:
+            first -= 1
+        while last + 1 < len(targets) and (chars := encoding.token_to_chars(last + 1)) and chars[0] < end:
+            last += 1  # a character of several tokens
+        left, right = encoding.token_to_chars(first)[0], encoding.token_to_chars(last)[1]
+        outside = text[left:begin] + text[end:right]
+        if outside.strip():
+            raise RowError("seam", f"one token holds words of an answer and {outside!r} around it")
+        targets[first : last + 1] = True
+    return targets
+
+
+def _first_not_none(values: Any) -> int | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _with_true_offsets(backend: Any) -> Any:
+    """The backend without padding and truncation, and with positions that include leading spaces.
+
+    Byte-level tokenizers such as Llama 3's trim spaces from the positions (not from the tokens), which would hide a
+    space at the edge of a span.
+    """
+    from tokenizers import Tokenizer
+
+    settings = json.loads(backend.to_str())
+    settings["padding"] = settings["truncation"] = None
+    for processor in _processors(settings.get("post_processor")):
+        if processor.get("type") == "ByteLevel":
+            processor["trim_offsets"] = False
+    return Tokenizer.from_str(json.dumps(settings, ensure_ascii=False))
+
+
+def _processors(node: dict[str, Any] | None) -> list[dict[str, Any]]:
+    if node is None:
+        return []
+    return [node, *(inner for child in node.get("processors", []) for inner in _processors(child))]
+
+
+def _generation_stops(folder: Path) -> list[int]:
+    try:
+        ids = json.loads((folder / "generation_config.json").read_text(encoding="utf-8")).get("eos_token_id")
+    except (OSError, ValueError):
+        return []
+    return [ids] if isinstance(ids, int) else [item for item in ids or [] if isinstance(item, int)]
+
+
+def _names(folder: Path) -> str:
+    return ", ".join(sorted(path.name for path in folder.iterdir())[:12]) or "nothing"
