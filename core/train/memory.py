@@ -19,7 +19,8 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -62,16 +63,13 @@ class MemoryMeter:
         self._clock = clock
         self._highest: dict[MeasuredInstant, Reading] = {}
 
-    def lap(self, instant: MeasuredInstant) -> None:
-        """All that happened since the previous lap belongs to ``instant``."""
-        reading = self.probe.lap()
-        before = self._highest.get(instant)
-        self._highest[instant] = reading if before is None else _highest(before, reading)
-        if self.peak is None or reading.used_bytes > self.peak.reading.used_bytes or (
-            reading.used_bytes == self.peak.reading.used_bytes
-            and reading.allocated_bytes > self.peak.reading.allocated_bytes
-        ):  # fmt: skip
-            self.peak = Peak(instant=instant, reading=reading)
+    @contextmanager
+    def during(self, instant: MeasuredInstant) -> Iterator[None]:
+        """What happens inside, and since the previous measurement, belongs to ``instant``; failures included."""
+        try:
+            yield
+        finally:
+            self._measure(instant)
 
     def rows(self, step: int) -> list[dict[str, Any]]:
         """Rows for memory.jsonl, one for each instant seen since the last call."""
@@ -105,6 +103,16 @@ class MemoryMeter:
             "used_bytes": reading.used_bytes,
             "baseline_bytes": self.probe.baseline_bytes,
         } | _planned_peak(plan_file, self.rank)
+
+    def _measure(self, instant: MeasuredInstant) -> None:
+        reading = self.probe.lap()
+        before = self._highest.get(instant)
+        self._highest[instant] = reading if before is None else _highest(before, reading)
+        if self.peak is None or reading.used_bytes > self.peak.reading.used_bytes or (
+            reading.used_bytes == self.peak.reading.used_bytes
+            and reading.allocated_bytes > self.peak.reading.allocated_bytes
+        ):  # fmt: skip
+            self.peak = Peak(instant=instant, reading=reading)
 
 
 class CpuProbe:
@@ -167,6 +175,13 @@ class CudaProbe:
             if process.pid == os.getpid() and process.usedGpuMemory is not None:
                 return int(process.usedGpuMemory)
         return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used)
+
+
+def warm_up(device: torch.device) -> None:
+    """Let torch load and start what the first step would (kernels, thread pools, the autograd engine), so that it
+    counts as baseline and not as part of the model."""
+    weight = torch.ones(64, 64, device=device, requires_grad=True)
+    (weight @ weight).sum().backward()
 
 
 def build_probe(device: torch.device) -> Probe:

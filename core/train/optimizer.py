@@ -45,20 +45,18 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) ->
         group["lr"] = learning_rate
 
 
-def reduce_gradients(
-    parameters: Sequence[nn.Parameter], group: dist.ProcessGroup, *, bucket_bytes: int = BUCKET_BYTES
-) -> torch.Tensor:
-    """Sum every gradient over the group, in place, and return the norm of this rank's own part, a scalar.
+def reduce_gradients(parameters: Sequence[nn.Parameter], *, bucket_bytes: int = BUCKET_BYTES) -> torch.Tensor:
+    """Sum every gradient over all ranks, in place, and return the norm of this rank's own part, a scalar.
 
     A missing gradient counts as zero, so that all ranks reduce the same buckets. The sum is formed in float32 or
     wider whatever the gradients' dtype.
-    Collective: every rank of the group, with the same parameters in the same order.
+    Collective: every rank of the world, with the same parameters in the same order.
     """
     squares: list[torch.Tensor] = []
     for bucket in _buckets(parameters, bucket_bytes):
         flat = torch.cat([_gradient(p).flatten().to(_accumulation_dtype(p)) for p in bucket])
         squares.append(torch.linalg.vector_norm(flat).double() ** 2)
-        dist.all_reduce(flat, group=group)
+        dist.all_reduce(flat)
         for parameter, summed in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
             _gradient(parameter).copy_(summed.view_as(parameter))
     return torch.stack(squares).sum().sqrt()

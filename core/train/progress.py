@@ -47,6 +47,8 @@ class Progress:
     tokens_seen: int = 0
     unlogged: Sums = field(default_factory=Sums)
     best: Best | None = None  # lowest evaluation loss after at least one step
+    evaluated_step: int = -1  # when the last evaluation was
+    saved_step: int = -1  # when the last checkpoint was
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

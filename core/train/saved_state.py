@@ -19,6 +19,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers.utils import cached_file
 
+from planner.errors import ConfigError
+
 ADAPTER_FILE = "adapter_model.safetensors"
 OPTIMIZER_FILE = "optimizer.safetensors"
 RNG_FILE = "rng.safetensors"
@@ -54,7 +56,7 @@ def save_weights(model: nn.Module, directory: Path) -> None:
 def load_weights(model: nn.Module, directory: Path) -> None:
     """Bring saved weights, bit for bit, into a model built for the same config.
 
-    Raises: ValueError when names or shapes differ from those of the model.
+    Raises: ConfigError when the names of the tensors are not those of the model.
     """
     if isinstance(model, PeftModel):
         saved = load_file(directory / ADAPTER_FILE)
@@ -88,28 +90,31 @@ def save_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, directory
 def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, directory: Path) -> None:
     """State goes to the parameter's device as saved, never through ``load_state_dict``, which would cast it."""
     parameters = dict(_trainable(model))
+    saved = load_file(directory / OPTIMIZER_FILE)
+    # A parameter that never got a gradient has no state.
+    _require_same_names({name.rpartition("/")[0] for name in saved} | parameters.keys(), parameters, directory)
     on_cpu = {"step"} if not optimizer.param_groups[0].get("fused") else set()
-    for full_name, value in load_file(directory / OPTIMIZER_FILE).items():
+    for full_name, value in saved.items():
         name, _, key = full_name.rpartition("/")
         parameter = parameters[name]
         optimizer.state[parameter][key] = value if key in on_cpu else value.to(parameter.device)
 
 
-def gather_rng_states(device: torch.device, group: dist.ProcessGroup | None) -> dict[str, torch.Tensor]:
+def gather_rng_states(device: torch.device, world: int) -> dict[str, torch.Tensor]:
     """The generators of every rank, on every rank: {"rank0.cpu": uint8, "rank0.cuda": uint8, ...}.
 
     Python's and numpy's generators are not in it: nothing in a run draws from them; data order is a function of seed,
-    epoch and index. Collective: every rank of the group.
+    epoch and index. Collective: every rank of the world.
     """
     states = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         states["cuda"] = torch.cuda.get_rng_state(device)
-    if group is None:
+    if world == 1:
         return {f"rank0.{kind}": state for kind, state in states.items()}
     gathered = {}
     for kind, state in states.items():
-        ranks = [torch.empty_like(state, device=device) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(ranks, state.to(device), group=group)
+        ranks = [torch.empty_like(state, device=device) for _ in range(world)]
+        dist.all_gather(ranks, state.to(device))
         gathered |= {f"rank{rank}.{kind}": each.cpu() for rank, each in enumerate(ranks)}
     return gathered
 
@@ -160,9 +165,10 @@ def _adapter_tensors(model: PeftModel) -> dict[str, torch.Tensor]:
 def _require_same_names(saved: Iterable[str], expected: Iterable[str], directory: Path) -> None:
     missing, unknown = sorted(set(expected) - set(saved)), sorted(set(saved) - set(expected))
     if missing or unknown:
-        raise ValueError(
-            f"{directory} does not belong to this model: {len(missing)} tensors missing {missing[:3]}, "
-            f"{len(unknown)} unknown {unknown[:3]}."
+        raise ConfigError(
+            f"The checkpoint {directory} does not belong to this model.",
+            why=f"{len(missing)} tensors are missing {missing[:3]}, {len(unknown)} are unknown {unknown[:3]}.",
+            fix="Resume with the model and the adapter settings that saved it.",
         )
 
 

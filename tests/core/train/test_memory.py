@@ -28,14 +28,16 @@ def test_rows_hold_the_highest_reading_of_each_instant_and_start_anew():
     probe = ScriptedProbe((5, 6, 110), (20, 30, 130), (9, 30, 130), (8, 30, 130), (7, 40, 140))
     meter = MemoryMeter(probe, rank=1, clock=lambda: 5.0)
     for instant in ("load", "forward", "backward", "forward"):
-        meter.lap(instant)
+        with meter.during(instant):
+            pass
     rows = {row["instant"]: row for row in meter.rows(step=3)}
     assert rows["forward"] == {
         "time": 5.0, "step": 3, "rank": 1, "instant": "forward", "allocated_bytes": 20, "reserved_bytes": 30,
         "used_bytes": 130, "peak_bytes": 130, "baseline_bytes": 100}  # fmt: skip
     assert list(rows) == ["load", "forward", "backward"]
     assert rows["backward"]["allocated_bytes"] == 9
-    meter.lap("evaluation")
+    with meter.during("evaluation"):
+        pass
     (row,) = meter.rows(step=4)
     assert (row["instant"], row["allocated_bytes"], row["peak_bytes"]) == ("evaluation", 7, 140)
 
@@ -48,7 +50,8 @@ def test_peak_event_names_the_instant_and_the_plan_of_its_own_rank(tmp_path):
     ]
     meter = MemoryMeter(ScriptedProbe((5, 6, 130), (20, 30, 130), (9, 30, 120)), rank=1)
     for instant in ("forward", "backward", "step"):
-        meter.lap(instant)
+        with meter.during(instant):
+            pass
     measured = {
         "rank": 1,
         "instant": "backward",
@@ -64,6 +67,13 @@ def test_peak_event_names_the_instant_and_the_plan_of_its_own_rank(tmp_path):
         "planned_reserved_bytes": 20,
         "planned_used_bytes": 30,
     }
+
+
+def test_an_instant_that_fails_is_measured_too():
+    meter = MemoryMeter(ScriptedProbe((20, 30, 130)), rank=0)
+    with pytest.raises(MemoryError), meter.during("backward"):
+        raise MemoryError
+    assert meter.peak.instant == "backward"
 
 
 def big():
@@ -83,10 +93,11 @@ def test_without_clear_refs_the_peak_of_the_run_is_still_seen(monkeypatch):
     assert memory._reset_high_water()
     monkeypatch.setattr(memory, "_reset_high_water", lambda: False)
     probe = CpuProbe()
-    big()
     meter = MemoryMeter(probe, rank=0)
-    meter.lap("forward")
-    meter.lap("step")
+    with meter.during("forward"):
+        big()
+    with meter.during("step"):
+        pass
     rows = {row["instant"]: row["allocated_bytes"] for row in meter.rows(0)}
     assert meter.peak.instant == "forward"
     assert rows["forward"] > 60 * MIB

@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from core.train import saved_state
 from core.train.optimizer import build_optimizer
+from planner.errors import ConfigError
 
 IDS = torch.tensor([[3, 7, 11, 5, 2]])
 
@@ -75,7 +76,7 @@ def test_training_goes_on_from_a_saved_state_as_if_never_stopped(kind, optim, re
     device = torch.device("cpu")
     saved_state.save_weights(model, tmp_path)
     saved_state.save_optimizer(optimizer, model, tmp_path)
-    saved_state.save_rng_states(saved_state.gather_rng_states(device, None), tmp_path)
+    saved_state.save_rng_states(saved_state.gather_rng_states(device, 1), tmp_path)
     expected = take_steps(model, optimizer, 3)
 
     with torch.no_grad():
@@ -96,7 +97,7 @@ def test_training_goes_on_from_a_saved_state_as_if_never_stopped(kind, optim, re
 
 def test_a_rank_without_saved_generator_is_told(tmp_path):
     device = torch.device("cpu")
-    saved_state.save_rng_states(saved_state.gather_rng_states(device, None), tmp_path)
+    saved_state.save_rng_states(saved_state.gather_rng_states(device, 1), tmp_path)
     before = torch.get_rng_state()
     assert saved_state.restore_rng_state(1, device, tmp_path) is False
     assert torch.equal(torch.get_rng_state(), before)
@@ -105,7 +106,7 @@ def test_a_rank_without_saved_generator_is_told(tmp_path):
 def test_weights_of_another_model_are_refused_by_name(adapted, whole, tmp_path):
     saved_state.save_weights(adapted, tmp_path)
     other = get_peft_model(whole, LoraConfig(r=4, target_modules=["q_proj"]))
-    with pytest.raises(ValueError, match=r"0 tensors missing.*24 unknown.*down_proj"):
+    with pytest.raises(ConfigError, match=r"0 tensors are missing.*24 are unknown.*down_proj"):
         saved_state.load_weights(other, tmp_path)
 
 

@@ -1,0 +1,313 @@
+"""The training loop: optimizer steps, evaluations, checkpoints, events. Built and run by core/train/worker.py.
+
+At the end of every step, in this order: metric row, evaluation, checkpoint, stop. A checkpoint therefore knows of
+everything that was reported up to its step, and a run resumed from it repeats nothing and leaves nothing out.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from core.data.batches import BatchPlan
+from core.parallel.layout import shard_row
+from core.run.channel import RunChannel
+from core.train.build import verify_setup
+from core.train.evaluate import evaluate
+from core.train.exchange import exchange
+from core.train.forward import forward_loss
+from core.train.memory import MemoryMeter
+from core.train.optimizer import clip_gradients, gradient_norm, reduce_gradients, set_learning_rate
+from core.train.progress import Best, Progress, Sums
+from core.train.report import Reports
+from core.train.saver import Saver
+from core.train.schedule import learning_rate_factor, warmup_length
+from core.train.setup import TrainingSetup
+from core.train.windows import Window, count_steps, next_window
+from planner.optimization import Registry
+
+log = logging.getLogger(__name__)
+
+_PROGRESS_SECONDS = 1.0  # a `progress` event at most this often between logged rows
+
+
+class NonFinite(RuntimeError):
+    """Loss or gradient became NaN or infinite: the step was not taken, the last checkpoint is intact."""
+
+    failure_kind = "nonfinite"
+
+    def __init__(self, step: int, ranks: list[int], what: str) -> None:
+        self.step = step
+        super().__init__(
+            f"The {what} of step {step} is not finite on rank {', '.join(map(str, ranks))}. The step was not taken; "
+            "resume continues from the last checkpoint. Lower learning_rate, or look at the data of this step."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    sums: Sums
+    grad_norm: float
+    learning_rate: float
+    stop: bool  # rank 0 was asked to stop
+
+
+class Trainer:
+    """One per process. Every public method is collective over all ranks."""
+
+    def __init__(
+        self,
+        setup: TrainingSetup,
+        *,
+        batches: BatchPlan,
+        eval_batches: BatchPlan | None,
+        registry: Registry,
+        saver: Saver,
+        optimizer: torch.optim.Optimizer,
+        channel: RunChannel,
+        meter: MemoryMeter,
+        open_reports: Callable[[int], Reports],  # first step -> where rank 0 reports besides the channel
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        config = setup.config
+        self.setup = setup
+        self.config = config
+        self.batches = batches
+        self.eval_batches = eval_batches
+        self.registry = registry
+        self.saver = saver
+        self.optimizer = optimizer
+        self.channel = channel
+        self.meter = meter
+        self.progress = Progress()
+        self.row_tokens = 0  # of the micro-batch at work, for the message of a failure
+        self.parameters = [parameter for parameter in setup.model.parameters() if parameter.requires_grad]
+        self.total_steps = count_steps(
+            batches.num_micro_batches,
+            accumulation=config.gradient_accumulation_steps,
+            num_train_epochs=config.num_train_epochs,
+            max_steps=config.max_steps,
+        )
+        self.warmup_steps = warmup_length(
+            total_steps=self.total_steps, warmup_ratio=config.warmup_ratio, warmup_steps=config.warmup_steps
+        )
+        self._open_reports = open_reports
+        self._clock = clock
+        self._is_main = setup.mesh.rank == 0
+        self._last_progress_event = 0.0
+
+    def resume_from(self, directory: Path) -> None:
+        """Continue after a checkpoint: weights, optimizer, generators, next sample, sums since the last logged row."""
+        self.progress, reasons = self.saver.restore(directory)
+        self._event("resumed", step=self.progress.step, exact=not reasons, reason="; ".join(reasons))
+
+    def run(self) -> Literal["done", "stopped"]:
+        """Train to the end or until rank 0 is asked to stop. Either way the last step is in a checkpoint.
+
+        Raises:
+            NonFinite: a loss or gradient is not a number; on all ranks alike.
+            NotActive: an optimization could not be proven active after the first step.
+            EnvironmentProblem: the last checkpoint could not be written.
+        """
+        self._reports = self._open_reports(self.progress.step) if self._is_main else None
+        try:
+            return self._run()
+        finally:
+            if self._reports is not None:
+                self._reports.close()
+
+    def _run(self) -> Literal["done", "stopped"]:
+        if self.progress.step == 0 and self.eval_batches is not None:
+            self._evaluate()
+        stop = self._agree_to_stop()
+        self._event("running", total_steps=self.total_steps, world=self.setup.mesh.world)
+        is_verified = False
+        while self.progress.step < self.total_steps and not stop:
+            window = next_window(
+                self.progress.position, self.batches.num_micro_batches, self.config.gradient_accumulation_steps
+            )
+            result = self._take_step(window)
+            self._advance(window, result)
+            if not is_verified:
+                for evidence in verify_setup(self.setup, self.registry):
+                    self._event("evidence", **asdict(evidence))
+                is_verified = True
+            self._log_row(result)
+            is_best = self._is_due(self.config.eval_steps) and self._evaluate()
+            if self._is_due(self.config.save_steps) or (is_best and self.config.keep_best):
+                self._save(is_last=False)
+            stop = result.stop
+        return self._finish()
+
+    def _finish(self) -> Literal["done", "stopped"]:
+        is_done = self.progress.step >= self.total_steps
+        if is_done and self.eval_batches is not None and self.progress.evaluated_step != self.progress.step:
+            self._evaluate()
+        if self.progress.step != self.progress.saved_step and self.progress.step > 0:
+            self._save(is_last=True)
+        self._event("progress", step=self.progress.step)
+        return "done" if is_done else "stopped"
+
+    # --- one step ---
+
+    def _take_step(self, window: Window) -> StepResult:
+        """Forward and backward of the window's micro-batches, then the update, if every number is finite."""
+        started = time.perf_counter()
+        setup, step = self.setup, self.progress.step
+        rows = [self.batches.row(window.epoch, index) for index in window.micro_batches]
+        # Sequence ranks hold parts of the same rows: one of them speaks for all.
+        speaks = setup.mesh.rank % setup.mesh.degrees.sequence == 0
+        own = [sum(row.num_targets for row in rows), sum(row.cu_seqlens[-1] for row in rows if row.sample_ids)]
+        counts = exchange(own if speaks else [0, 0], setup.mesh, setup.device)
+        num_targets, num_tokens = (int(sum(rank[i] for rank in counts)) for i in (0, 1))
+
+        loss_sum = torch.zeros((), dtype=torch.float64, device=setup.device)
+        for row in rows:
+            self.row_tokens = row.cu_seqlens[-1]
+            with self.meter.during("forward"):
+                loss = forward_loss(setup, shard_row(row, setup.mesh, setup.device))
+            with self.meter.during("backward"):
+                (loss / max(1, num_targets)).backward()
+            loss_sum += loss.detach()
+
+        with self.meter.during("step"):
+            own_norm = None if setup.mesh.world == 1 else reduce_gradients(self.parameters)
+            norm = gradient_norm(self.parameters)
+            wants_stop = self.channel.stop_requested is not None
+            local = [loss_sum.item(), (norm if own_norm is None else own_norm).item(), wants_stop]
+            ranks = exchange(local, setup.mesh, setup.device)
+            self._require_finite(step + 1, ranks, norm.item())
+            clip_gradients(self.parameters, norm, self.config.max_grad_norm)
+            learning_rate = self._learning_rate(step)
+            set_learning_rate(self.optimizer, learning_rate)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+        sums = Sums(
+            loss=sum(rank[0] for rank in ranks),
+            num_targets=num_targets,
+            tokens=num_tokens,
+            seconds=time.perf_counter() - started,
+        )
+        return StepResult(sums=sums, grad_norm=norm.item(), learning_rate=learning_rate, stop=bool(ranks[0][2]))
+
+    def _learning_rate(self, step: int) -> float:
+        return self.config.learning_rate * learning_rate_factor(
+            self.config.lr_scheduler_type, step, total_steps=self.total_steps, warmup_steps=self.warmup_steps
+        )
+
+    def _require_finite(self, step: int, ranks: list[list[float]], norm: float) -> None:
+        for index, what in ((0, "loss"), (1, "gradient")):
+            guilty = [rank for rank, values in enumerate(ranks) if not math.isfinite(values[index])]
+            if guilty:
+                raise NonFinite(step, guilty, what)
+        if not math.isfinite(norm):
+            raise NonFinite(step, list(range(len(ranks))), "gradient summed over ranks")
+
+    def _advance(self, window: Window, result: StepResult) -> None:
+        before = self.progress
+        self.progress = replace(
+            before,
+            step=before.step + 1,
+            position=window.after,
+            epochs_done=window.epochs_done,
+            tokens_seen=before.tokens_seen + result.sums.tokens,
+            unlogged=before.unlogged.plus(result.sums),
+        )
+
+    # --- what is told ---
+
+    def _event(self, type: str, **data: Any) -> None:
+        if self._is_main:
+            self.channel.event(type, **data)
+
+    def _log_row(self, result: StepResult) -> None:
+        step, sums = self.progress.step, self.progress.unlogged
+        if not self._is_due(self.config.logging_steps) and step != self.total_steps:
+            if time.monotonic() - self._last_progress_event >= _PROGRESS_SECONDS:
+                self._tell_progress()
+            return
+        self.progress = replace(self.progress, unlogged=Sums())
+        row = {
+            "step": step,
+            "time": self._clock(),
+            "loss": sums.loss / max(1, sums.num_targets),
+            "learning_rate": result.learning_rate,
+            "grad_norm": result.grad_norm,
+            "num_targets": sums.num_targets,
+            "tokens": sums.tokens,
+            "tokens_per_second": sums.tokens / sums.seconds,
+            "seconds": sums.seconds,
+            "epoch": self.progress.epochs_done,
+        }
+        self._metric(row)
+        self._tell_memory()
+        self._tell_progress()
+        if self._is_main:
+            log.info(
+                "step %d/%d  loss %.4f  lr %.3g  grad norm %.3g  %.0f tokens/s",
+                step, self.total_steps, row["loss"], row["learning_rate"], row["grad_norm"], row["tokens_per_second"],
+            )  # fmt: skip
+
+    def _metric(self, row: dict[str, Any]) -> None:
+        if self._reports is not None:
+            self.channel.metric(row)
+            self._reports.log(row)
+
+    def _tell_memory(self) -> None:
+        for row in self.meter.rows(self.progress.step):
+            self.channel.memory(row)
+
+    def _tell_progress(self) -> None:
+        self._last_progress_event = time.monotonic()
+        self._event("progress", step=self.progress.step)
+
+    # --- evaluation, checkpoints, stop ---
+
+    def _is_due(self, period: int) -> bool:
+        return period > 0 and self.progress.step % period == 0
+
+    def _evaluate(self) -> bool:
+        """Whether this is the lowest loss so far; the loss before the first step does not count."""
+        if self.eval_batches is None:
+            return False
+        self._event("phase", name="evaluate")
+        with self.meter.during("evaluation"):
+            result = evaluate(self.setup, self.eval_batches)
+        step, best = self.progress.step, self.progress.best
+        is_best = step > 0 and (best is None or result.loss < best.eval_loss)
+        self.progress = replace(
+            self.progress, evaluated_step=step, best=Best(step=step, eval_loss=result.loss) if is_best else best
+        )
+        self._event("evaluation", step=step, loss=result.loss, num_targets=result.num_targets)
+        self._metric({"step": step, "time": self._clock(), "eval_loss": result.loss})
+        self._tell_memory()
+        self._event("phase", name="train")
+        if self._is_main:
+            log.info("step %d  held-out loss %.4f over %d targets", step, result.loss, result.num_targets)
+        return is_best
+
+    def _save(self, *, is_last: bool) -> None:
+        """A periodic save that fails is told and tried again at its next turn; only the last one ends the run."""
+        self._event("phase", name="save")
+        saved = replace(self.progress, saved_step=self.progress.step)
+        with self.meter.during("save"):
+            problem = self.saver.save(saved)
+        if problem is None:
+            self.progress = saved
+            self._event("checkpoint", step=saved.step, path=str(self.saver.path_of(saved.step)))
+        elif is_last:
+            raise problem
+        else:
+            self._event("warning", message=str(problem))
+        self._event("phase", name="train")
+
+    def _agree_to_stop(self) -> bool:
+        wants_stop = self.channel.stop_requested is not None
+        return bool(exchange([wants_stop], self.setup.mesh, self.setup.device)[0][0])

@@ -1,0 +1,364 @@
+"""Every training key of RunConfig by its effect, on a tiny Llama in this process."""
+
+import math
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from core.data.store import TokenStore
+from core.train import saver, trainer
+from core.train.checkpoint import newest_valid
+from core.train.schedule import learning_rate_factor
+from core.train.trainer import NonFinite
+from planner.errors import EnvironmentProblem
+from tests.core.train.runs import LORA, RecordingChannel, build, curve, make_run, setting, train, weights
+
+FULL = (setting("gradient_checkpointing"),)
+
+
+def ids_seen(directory):
+    """(sample ids of each micro-batch in order, what the run told)"""
+    channel = RecordingChannel()
+    built = build(directory, channel)
+    seen, row = [], built.batches.row
+
+    def spy(epoch, index):
+        seen.append(row(epoch, index).sample_ids)
+        return row(epoch, index)
+
+    built.batches.row = spy
+    built.run()
+    return seen, channel
+
+
+def test_ten_rows_accumulated_by_four_train_six_steps_in_two_epochs_each_divided_by_its_own_targets(
+    tiny_model_dir, tmp_path
+):
+    directory = make_run(
+        tmp_path, tiny_model_dir, max_steps=-1, num_train_epochs=2, gradient_accumulation_steps=4,
+        lr_scheduler_type="linear",
+    )  # fmt: skip
+    seen, channel = ids_seen(directory)
+    rows = channel.train_rows
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert [row["epoch"] for row in rows] == [0.4, 0.8, 1.0, 1.4, 1.8, 2.0]
+    ids = [sample for micro in seen for sample in micro]
+    assert sorted(ids[:10]) == sorted(ids[10:]) == list(range(10))
+    counts = TokenStore(directory.path / "train.store").target_counts
+    windows = [ids[0:4], ids[4:8], ids[8:10], ids[10:14], ids[14:18], ids[18:20]]
+    assert [row["num_targets"] for row in rows] == [int(sum(counts[window])) for window in windows]
+    # The schedule reaches its end with the steps really taken.
+    assert [row["learning_rate"] for row in rows] == pytest.approx([1e-2 * (1 - step / 6) for step in range(6)])
+
+
+def test_accumulation_beyond_the_data_trains_once_an_epoch(tiny_model_dir, tmp_path):
+    directory = make_run(tmp_path, tiny_model_dir, max_steps=-1, num_train_epochs=2, gradient_accumulation_steps=16)
+    seen, channel = ids_seen(directory)
+    assert [row["epoch"] for row in channel.train_rows] == [1.0, 2.0]
+    assert len(seen) == 20
+
+
+def test_full_training_equals_a_plain_loop_over_the_transformers_model(tiny_model_dir, tmp_path):
+    """Loss, gradient norm and weights after three steps of two micro-batches of unequal length, without our code."""
+    directory = make_run(
+        tmp_path, tiny_model_dir, *FULL, max_steps=3, gradient_accumulation_steps=2, max_grad_norm=0.5,
+        weight_decay=0.1, learning_rate=1e-3, lr_scheduler_type="constant",
+    )  # fmt: skip
+    seen, _ = ids_seen(make_run(tmp_path, tiny_model_dir, *FULL, max_steps=6, name="order"))
+    _, channel, ours = train(directory)
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_model_dir)
+    decayed = [p for p in model.parameters() if p.ndim == 2]
+    others = [p for p in model.parameters() if p.ndim == 1]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed}, {"params": others, "weight_decay": 0.0}], 1e-3, weight_decay=0.1
+    )
+    store = TokenStore(directory.path / "train.store")
+    for step, row in enumerate(channel.train_rows):
+        losses, num_targets = [], 0
+        for (sample,) in seen[2 * step : 2 * step + 2]:
+            tokens, targets = (torch.tensor(array) for array in store.sample(sample))
+            logits = model(input_ids=tokens[None].long()).logits[0, :-1]
+            losses.append(
+                torch.nn.functional.cross_entropy(logits[targets[1:]], tokens[1:][targets[1:]].long(), reduction="sum")
+            )
+            num_targets += int(targets.sum())
+        loss = sum(losses) / num_targets
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+        assert row["loss"] == pytest.approx(loss.item(), rel=1e-6)
+        assert row["grad_norm"] == pytest.approx(norm.item(), rel=1e-5)
+    theirs = dict(model.named_parameters())
+    for name, weight in weights(ours).items():
+        assert torch.allclose(weight, theirs[name], atol=2e-6), name
+
+
+def test_two_rows_in_a_batch_and_two_accumulated_rows_train_alike(tiny_model_dir, tmp_path):
+    common = {"max_steps": 4, "learning_rate": 1e-3}
+    _, batch, one = train(make_run(tmp_path, tiny_model_dir, per_device_train_batch_size=2, name="a", **common))
+    _, accumulated, two = train(make_run(tmp_path, tiny_model_dir, gradient_accumulation_steps=2, name="b", **common))
+    for left, right in zip(batch.train_rows, accumulated.train_rows, strict=True):
+        assert left["num_targets"] == right["num_targets"]
+        assert left["loss"] == pytest.approx(right["loss"], rel=1e-5)
+        assert left["grad_norm"] == pytest.approx(right["grad_norm"], rel=1e-4)
+    for name, weight in weights(one).items():
+        assert torch.allclose(weight, weights(two)[name], atol=1e-5), name
+
+
+def test_packing_trains_the_same_samples_in_fewer_steps(tiny_model_dir, tmp_path):
+    directory = make_run(tmp_path, tiny_model_dir, LORA, setting("packing"), max_steps=-1, num_train_epochs=1)
+    seen, channel = ids_seen(directory)
+    assert sorted(sample for pack in seen for sample in pack) == list(range(10))
+    assert len(channel.train_rows) == 3  # 162 tokens in packs of 64
+    assert sum(row["tokens"] for row in channel.train_rows) == 162
+    assert [evidence["optimization"] for evidence in channel.of("evidence")] == ["attention", "packing", "lora"]
+
+
+@pytest.mark.parametrize("kind", ["linear", "cosine", "constant", "wsd"])
+@pytest.mark.parametrize("warmup", [{"warmup_ratio": 0.3}, {"warmup_steps": 3, "warmup_ratio": 0.9}])
+def test_learning_rate_follows_schedule_and_warmup(tiny_model_dir, tmp_path, kind, warmup):
+    _, channel, _ = train(make_run(tmp_path, tiny_model_dir, max_steps=10, lr_scheduler_type=kind, **warmup))
+    expected = [1e-2 * learning_rate_factor(kind, step, total_steps=10, warmup_steps=3) for step in range(10)]
+    assert [row["learning_rate"] for row in channel.train_rows] == expected
+
+
+def one_step_weights(tiny_model_dir, tmp_path, name, **overrides):
+    return weights(train(make_run(tmp_path, tiny_model_dir, *FULL, max_steps=1, name=name, **overrides))[2])
+
+
+def test_weight_decay_shrinks_matrices_by_rate_times_decay_and_leaves_vectors(tiny_model_dir, tmp_path):
+    before = load_file(tiny_model_dir / "model.safetensors")
+    without = one_step_weights(tiny_model_dir, tmp_path, "without")
+    decayed = one_step_weights(tiny_model_dir, tmp_path, "with", weight_decay=0.5)
+    for name, weight in decayed.items():
+        shrunk = 1e-2 * 0.5 * before[name] if weight.ndim == 2 else torch.zeros_like(weight)
+        assert torch.allclose(without[name] - weight, shrunk, atol=1e-6), name
+
+
+def test_adam_settings_reach_the_update(tiny_model_dir, tmp_path):
+    """The first step of Adam is lr * g / (|g| + eps) whatever the betas; the second one depends on them."""
+    before = load_file(tiny_model_dir / "model.safetensors")
+    damped = one_step_weights(tiny_model_dir, tmp_path, "damped", adam_epsilon=1e6)
+    assert all(torch.allclose(weight, before[name], atol=1e-7) for name, weight in damped.items())
+    two = {"max_steps": 2, "lr_scheduler_type": "constant"}
+    usual, other = (
+        weights(train(make_run(tmp_path, tiny_model_dir, name=f"beta{beta}", adam_beta1=beta, **two))[2])
+        for beta in (0.9, 0.1)
+    )
+    assert any(not torch.allclose(usual[name], other[name], atol=1e-4) for name in usual)
+
+
+def test_clipping_bounds_the_update_and_reports_the_norm_before_it(tiny_model_dir, tmp_path):
+    # With a huge epsilon the update is lr * g / eps: proportional to the gradient, unlike Adam's usual one.
+    damped = {"adam_epsilon": 1e3, "learning_rate": 1e3, "lr_scheduler_type": "constant"}
+    before = load_file(tiny_model_dir / "model.safetensors")
+    norms = {}
+    for max_grad_norm in (0.0, 0.25):
+        name = f"clip{max_grad_norm}"
+        directory = make_run(
+            tmp_path, tiny_model_dir, *FULL, max_steps=1, max_grad_norm=max_grad_norm, name=name, **damped
+        )
+        _, channel, ours = train(directory)
+        update = torch.sqrt(sum(((w - before[n]) ** 2).sum() for n, w in weights(ours).items())).item()
+        norms[max_grad_norm] = (channel.train_rows[0]["grad_norm"], update)
+    reported, update = norms[0.0]
+    assert reported > 0.5
+    assert update == pytest.approx(reported, rel=2e-2)
+    assert norms[0.25] == (reported, pytest.approx(0.25, rel=2e-2))
+
+
+def test_fused_adamw_gives_the_losses_of_the_plain_one(tiny_model_dir, tmp_path):
+    _, plain, _ = train(make_run(tmp_path, tiny_model_dir, name="plain"))
+    _, fused, ours = train(make_run(tmp_path, tiny_model_dir, optim="adamw_torch_fused", name="fused"))
+    assert ours.optimizer.param_groups[0]["fused"] is True
+    losses = [[row["loss"] for row in channel.train_rows] for channel in (plain, fused)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_logged_rows_cover_their_steps_token_weighted_and_the_last_step_always_has_one(tiny_model_dir, tmp_path):
+    _, each, _ = train(make_run(tmp_path, tiny_model_dir, max_steps=7, name="each"))
+    _, third, _ = train(make_run(tmp_path, tiny_model_dir, max_steps=7, logging_steps=3, name="third"))
+    assert [row["step"] for row in third.train_rows] == [3, 6, 7]
+    for row, steps in zip(third.train_rows, (slice(0, 3), slice(3, 6), slice(6, 7)), strict=True):
+        parts = each.train_rows[steps]
+        assert row["num_targets"] == sum(part["num_targets"] for part in parts)
+        assert row["tokens"] == sum(part["tokens"] for part in parts)
+        mean = sum(part["loss"] * part["num_targets"] for part in parts) / row["num_targets"]
+        assert row["loss"] == pytest.approx(mean, rel=1e-12)
+        assert row["learning_rate"] == parts[-1]["learning_rate"]
+
+
+def plain_eval_loss(model, store):
+    total, num_targets = 0.0, 0
+    with torch.no_grad():
+        for index in range(len(store)):
+            tokens, targets = (torch.tensor(array) for array in store.sample(index))
+            logits = model(input_ids=tokens[None].long()).logits[0, :-1]
+            total += torch.nn.functional.cross_entropy(
+                logits[targets[1:]], tokens[1:][targets[1:]].long(), reduction="sum"
+            ).item()
+            num_targets += int(targets.sum())
+    return total / num_targets, num_targets
+
+
+@pytest.mark.parametrize("optimizations", [(LORA,), (LORA, setting("packing"))])
+def test_held_out_loss_is_that_of_the_loaded_checkpoint_in_peft(tiny_model_dir, tmp_path, optimizations):
+    dropout = setting("lora", **dict(LORA.knobs) | {"dropout": 0.5})
+    directory = make_run(
+        tmp_path, tiny_model_dir, dropout, *optimizations[1:], eval_lengths=(40, 5, 17), eval_steps=4, max_steps=6
+    )
+    _, channel, _ = train(directory)
+    assert [event["step"] for event in channel.of("evaluation")] == [0, 4, 6]
+    assert [row["eval_loss"] for row in channel.rows if "eval_loss" in row] == [
+        event["loss"] for event in channel.of("evaluation")
+    ]
+    store = TokenStore(directory.path / "eval.store")
+    base = AutoModelForCausalLM.from_pretrained(tiny_model_dir)
+    loss, num_targets = plain_eval_loss(base, store)
+    assert channel.of("evaluation")[0]["loss"] == pytest.approx(loss, rel=1e-5)
+    assert channel.of("evaluation")[0]["num_targets"] == num_targets
+    adapted = PeftModel.from_pretrained(base, directory.checkpoints / "step-6")
+    assert channel.of("evaluation")[-1]["loss"] == pytest.approx(plain_eval_loss(adapted, store)[0], rel=1e-5)
+
+
+def test_evaluating_changes_nothing_in_the_training_with_dropout(tiny_model_dir, tmp_path):
+    dropout = setting("lora", **dict(LORA.knobs) | {"dropout": 0.5})
+    _, without, _ = train(make_run(tmp_path, tiny_model_dir, dropout, name="without"))
+    _, evaluated, _ = train(
+        make_run(tmp_path, tiny_model_dir, dropout, eval_lengths=(20, 9), eval_steps=1, name="with")
+    )
+    rows = [row for row in curve(evaluated) if "loss" in row]
+    assert rows == curve(without)
+
+
+def test_seed_settles_order_and_adapters_and_another_seed_differs(tiny_model_dir, tmp_path):
+    losses = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        _, channel, _ = train(make_run(tmp_path, tiny_model_dir, seed=seed, name=name))
+        losses.append(curve(channel))
+    assert losses[0] == losses[1]
+    assert losses[0] != losses[2]
+
+
+def checkpoint_steps(directory):
+    return sorted(int(path.name.removeprefix("step-")) for path in directory.checkpoints.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("keys", "left"),
+    [
+        ({}, [7]),
+        ({"save_steps": 2}, [6, 7]),
+        ({"save_steps": 2, "save_total_limit": 1}, [7]),
+        ({"save_steps": 3, "save_total_limit": 0}, [3, 6, 7]),
+        ({"save_steps": 7}, [7]),
+    ],
+)
+def test_checkpoints_are_saved_on_their_steps_and_the_limit_leaves_the_newest(tiny_model_dir, tmp_path, keys, left):
+    directory = make_run(tmp_path, tiny_model_dir, max_steps=7, **keys)
+    _, channel, _ = train(directory)
+    assert checkpoint_steps(directory) == left
+    assert len(channel.of("checkpoint")) == len({event["step"] for event in channel.of("checkpoint")})
+
+
+def test_best_checkpoint_is_saved_at_its_evaluation_and_survives_the_limit(tiny_model_dir, tmp_path):
+    # A rate that first helps and then destroys: the best evaluation is not the last one.
+    directory = make_run(
+        tmp_path, tiny_model_dir, *FULL, max_steps=8, learning_rate=0.05, lr_scheduler_type="constant", eval_steps=1,
+        lengths=(40,) * 4, eval_lengths=(40, 40), save_steps=3, save_total_limit=2, keep_best=True,
+    )  # fmt: skip
+    _, channel, _ = train(directory)
+    after = {event["step"]: event["loss"] for event in channel.of("evaluation") if event["step"] > 0}
+    best = min(after, key=after.__getitem__)
+    assert best < 8, "the scenario needs a best step before the last"
+    assert checkpoint_steps(directory) == [best, 8]
+    assert after[best] == pytest.approx(
+        plain_eval_loss(
+            AutoModelForCausalLM.from_pretrained(directory.checkpoints / f"step-{best}"),
+            TokenStore(directory.path / "eval.store"),
+        )[0],
+        rel=1e-5,
+    )
+
+
+def test_stop_ends_at_the_next_step_boundary_with_a_checkpoint_of_it(tiny_model_dir, tmp_path):
+    directory = make_run(tmp_path, tiny_model_dir, eval_lengths=(9,))
+    outcome, channel, _ = train(directory, stop_after=4)
+    assert outcome == "stopped"
+    assert [row["step"] for row in channel.train_rows] == [1, 2, 3, 4]
+    assert newest_valid(directory.checkpoints).step == 4
+    assert channel.of("running") == [{"total_steps": 6, "world": 1}]
+    assert [event["step"] for event in channel.of("evaluation")] == [0]
+
+
+def test_stop_before_the_first_step_saves_nothing(tiny_model_dir, tmp_path):
+    directory = make_run(tmp_path, tiny_model_dir)
+    outcome, channel, _ = train(directory, stop_after=0)
+    assert (outcome, channel.rows, checkpoint_steps(directory)) == ("stopped", [], [])
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_a_number_that_is_not_finite_stops_before_the_update_and_names_step_and_rank(
+    tiny_model_dir, tmp_path, monkeypatch, where
+):
+    directory = make_run(tmp_path, tiny_model_dir, save_steps=2)
+    channel = RecordingChannel()
+    built = build(directory, channel)
+    forward = trainer.forward_loss
+
+    def poisoned(setup, shard):
+        loss = forward(setup, shard)
+        if built.progress.step == 2:
+            if where == "loss":
+                return loss * math.nan
+            loss.register_hook(lambda gradient: gradient * math.inf)
+        return loss
+
+    monkeypatch.setattr(trainer, "forward_loss", poisoned)
+    with pytest.raises(NonFinite, match=f"The {where} of step 3 is not finite on rank 0") as failure:
+        built.run()
+    assert failure.value.failure_kind == "nonfinite"
+    assert [row["step"] for row in channel.train_rows] == [1, 2]
+    saved = load_file(newest_valid(directory.checkpoints).path / "adapter_model.safetensors")
+    assert newest_valid(directory.checkpoints).step == 2
+    assert all(tensor.isfinite().all() for tensor in saved.values())
+    assert all(weight.isfinite().all() for weight in weights(built).values())
+
+
+def test_a_periodic_save_that_fails_is_told_and_training_goes_on(tiny_model_dir, tmp_path, monkeypatch):
+    directory = make_run(tmp_path, tiny_model_dir, save_steps=2, save_total_limit=0)
+    write = saver.write_checkpoint
+
+    def full_at_step_four(checkpoints, step, fill):
+        if step == 4:
+            raise EnvironmentProblem("The checkpoint of step 4 could not be written.", why="No space left on device.")
+        return write(checkpoints, step, fill)
+
+    monkeypatch.setattr(saver, "write_checkpoint", full_at_step_four)
+    outcome, channel, _ = train(directory)
+    assert outcome == "done"
+    assert checkpoint_steps(directory) == [2, 6]
+    (warning,) = channel.of("warning")
+    assert "step 4" in warning["message"]
+    assert "No space left" in warning["message"]
+
+
+def test_a_last_save_that_fails_ends_the_run_with_the_reason(tiny_model_dir, tmp_path):
+    directory = make_run(tmp_path, tiny_model_dir)
+    directory.checkpoints.rmdir()
+    directory.checkpoints.write_text("a file where the folder should be")
+    with pytest.raises(EnvironmentProblem, match="The checkpoint of step 6 could not be written"):
+        train(directory)
+
+
+def test_memory_rows_name_every_instant_and_the_peak_is_at_least_each_of_them(tiny_model_dir, tmp_path):
+    directory = make_run(tmp_path, tiny_model_dir, eval_lengths=(30,), save_steps=3)
+    _, channel, ours = train(directory)
+    instants = {row["instant"] for row in channel.memory_rows}
+    assert instants == {"load", "evaluation", "forward", "backward", "step", "save"}
+    assert ours.meter.peak.reading.used_bytes >= max(row["used_bytes"] for row in channel.memory_rows)
