@@ -79,7 +79,8 @@ def test_replicas_with_unequal_rows_add_up_to_the_sum_over_all_rows(run_ranks, d
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_everything_at_once_equals_the_same_on_one_process(run_ranks, dtype):
+@pytest.mark.parametrize("head_groups", [(), (setting("fake_parallel", groups=2),)], ids=["", "fake_parallel"])
+def test_everything_at_once_equals_the_same_on_one_process(run_ranks, dtype, head_groups):
     """Hybrid ranks, packing, LoRA, checkpointing and chunked loss, proven active on every rank."""
     together = (
         setting("lora", rank=3, alpha=6),
@@ -90,7 +91,8 @@ def test_everything_at_once_equals_the_same_on_one_process(run_ranks, dtype):
     shape = {**EIGHT_FOUR, "dtype": dtype}
     row = random_row((19, 2, 33, 8), first_target=lambda sample: 5 * sample)
     [alone] = run_ranks(train_step, 1, ParallelDegrees(), "qwen3", shape, [row], together)
-    answers = run_ranks(train_step, 4, HYBRID, "qwen3", shape, [row], (*together, *degrees_to_settings(HYBRID)))
+    on_ranks = (*together, *head_groups, *degrees_to_settings(HYBRID))
+    answers = run_ranks(train_step, 4, HYBRID, "qwen3", shape, [row], on_ranks)
     loss_tolerance, gradient_tolerance = (1e-9, 1e-8) if dtype == torch.float64 else (1e-3, 2e-4)
     assert abs(answers[0]["loss"] - alone["loss"]) < loss_tolerance
     assert_same_gradients(answers[0]["gradients"], alone["gradients"], gradient_tolerance)
