@@ -141,18 +141,18 @@ def _remark(peak: int, planned: int) -> str:
 
 def instant_memory_rows(memory: RankMemory, planned: Mapping[str, Any] | None) -> tuple[InstantMemoryRow, ...]:
     """What each instant held at most against what was planned for it. ``planned`` is one of plan.json's gpus."""
-    terms = (planned or {}).get("terms", ())
+    by_instant = (planned or {}).get("allocated_bytes_by_instant", {})
     rows = []
     for measured, instants in MEASURED_INSTANTS.items():
         if measured not in memory.peaks:
             continue
-        at = [sum(int(term["bytes"]) for term in terms if instant in term["instants"]) for instant in instants]
+        highest = max(int(by_instant.get(instant) or 0) for instant in instants)
         rows.append(
             InstantMemoryRow(
                 instant=measured,
                 measured_bytes=memory.peaks[measured],
-                planned_bytes=max(at),
-                deviation=format_deviation(memory.peaks[measured], max(at)),
+                planned_bytes=highest,
+                deviation=format_deviation(memory.peaks[measured], highest),
             )
         )
     return tuple(rows)

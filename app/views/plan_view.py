@@ -23,9 +23,21 @@ from app.views.parts import (
     VERDICT_WORDS,
     changes_words,
     combination_words,
+    setting_words,
     value_words,
 )
-from planner.types import INSTANTS, Alternative, Basis, GpuPlan, Instant, Issue, Plan, Term, Verdict
+from planner.types import (
+    INSTANTS,
+    Alternative,
+    Basis,
+    GpuPlan,
+    Instant,
+    Issue,
+    OptimizationSetting,
+    Plan,
+    Term,
+    Verdict,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +85,7 @@ class InstantRow:
 class AlternativeRow:
     rank: int
     combination: str
+    difference: str  # "+ ring 2, - Ulysses 2"
     used_bytes: int
     verdict: str
     tokens_per_second: float
@@ -101,13 +114,12 @@ def cluster_words(plan: Plan) -> str:
 def verdict_view(plan: Plan) -> VerdictView:
     """The verdict of the worst GPU, with host memory and disk named when they are what does not fit."""
     gpu = plan.worst_gpu
-    used, usable = format_bytes(gpu.used_bytes), format_bytes(gpu.usable_bytes)
     low, high = (format_bytes(value) for value in gpu.band_bytes)
+    sentence = f"{format_bytes(gpu.used_bytes)} ({low} to {high}) of {format_bytes(gpu.usable_bytes)} usable"
     if gpu.used_bytes > gpu.usable_bytes:
-        sentence = f"needs {used}, {format_bytes(gpu.used_bytes - gpu.usable_bytes)} more than the {usable} usable"
+        sentence += f": {format_bytes(gpu.used_bytes - gpu.usable_bytes)} too much"
     else:
-        sentence = f"{used} of {usable} usable ({format_share(gpu.used_bytes / gpu.usable_bytes)})"
-    sentence += f", {low} to {high} expected"
+        sentence += f", {format_share(gpu.used_bytes / gpu.usable_bytes)}"
     if plan.host_verdict == "over":
         sentence += f"; host memory does not suffice: {format_bytes(plan.host_bytes)} needed"
     if plan.disk_verdict == "over":
@@ -230,6 +242,7 @@ def alternative_rows(plan: Plan, alternatives: Iterable[Alternative] | None = No
         AlternativeRow(
             rank=rank,
             combination=combination_words(alternative.optimizations),
+            difference=difference_of(plan.config.optimizations, alternative.optimizations),
             used_bytes=alternative.used_bytes,
             verdict=VERDICT_WORDS[alternative.verdict],
             tokens_per_second=alternative.tokens_per_second,
@@ -242,6 +255,13 @@ def alternative_rows(plan: Plan, alternatives: Iterable[Alternative] | None = No
         )
         for rank, alternative in enumerate(plan.alternatives if alternatives is None else alternatives, start=1)
     )
+
+
+def difference_of(before: Iterable[OptimizationSetting], after: Iterable[OptimizationSetting]) -> str:
+    """What is added and what goes, in words: ``+ ring 2, - Ulysses 2``."""
+    old, new = ([setting_words(setting) for setting in settings] for settings in (before, after))
+    words = [f"+ {name}" for name in new if name not in old] + [f"- {name}" for name in old if name not in new]
+    return ", ".join(words) or "other values of the same"
 
 
 def explain_part(gpu: GpuPlan, label: str) -> str:

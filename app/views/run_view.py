@@ -115,7 +115,11 @@ def progress_view(state: RunState, history: LossHistory) -> Progress:
         total_steps=total,
         fraction=min(1.0, step / total) if total else 0.0,
         seconds_per_step=seconds_per_step,
-        eta_seconds=(total - step) * seconds_per_step if seconds_per_step is not None and total >= step else None,
+        eta_seconds=(
+            (total - step) * seconds_per_step
+            if seconds_per_step is not None and total >= step and state.status not in FINAL_STATUSES
+            else None
+        ),
     )
 
 

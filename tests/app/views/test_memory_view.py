@@ -7,11 +7,7 @@ GPU = {
     "index": 0,
     "usable_bytes": 22 * GIB,
     "peak": {"allocated_bytes": 10 * GIB, "used_bytes": 11 * GIB},
-    "terms": [
-        {"bytes": 6 * GIB, "instants": ["load", "forward_loss", "loss_backward", "layer_backward"]},
-        {"bytes": 4 * GIB, "instants": ["loss_backward"]},
-        {"bytes": 1 * GIB, "instants": ["layer_backward"]},
-    ],
+    "allocated_bytes_by_instant": {"load": 6 * GIB, "loss_backward": 10 * GIB, "layer_backward": 7 * GIB},
 }
 PLAN = {"gpus": [GPU, {**GPU, "index": 1}]}
 

@@ -61,10 +61,10 @@ def test_bar_survives_any_width(width):
 def test_verdict_says_how_much_is_missing():
     fits = plan_view.verdict_view(plan())
     assert fits.word == "TIGHT"
-    assert "21.5 GiB of 22.0 GiB usable (98 %), 21.0 GiB to 22.0 GiB expected" in fits.sentence
+    assert "21.5 GiB (21.0 GiB to 22.0 GiB) of 22.0 GiB usable, 98 %" in fits.sentence
     over = plan_view.verdict_view(plan(tokens=16384))
     assert over.word == "OVER"
-    assert "needs 26.5 GiB, 4.50 GiB more than the 22.0 GiB usable" in over.sentence
+    assert "of 22.0 GiB usable: 4.50 GiB too much" in over.sentence
 
 
 def test_terms_carry_formula_basis_and_life():
@@ -87,6 +87,7 @@ def test_alternatives_are_compared_with_the_plan_at_hand():
     first, second = plan_view.alternative_rows(plan())
     assert (first.rank, first.verdict, first.speed) == (1, "FITS", "1.25x")
     assert first.combination == "LoRA r64 + checkpointing + fused loss"
+    assert (first.difference, second.difference) == ("+ fused loss", "+ ring 2")
     assert second.changes_words == "ring: 2, fused_loss: null"
 
 
@@ -106,7 +107,7 @@ def test_words_for_nothing():
 def test_text_holds_every_number_a_person_needs(ascii_only):
     text = plan_text(plan(), ascii_only=ascii_only, explain=True)
     for fact in (
-        "TIGHT: 21.5 GiB of 22.0 GiB usable",
+        "TIGHT: 21.5 GiB (21.0 GiB to 22.0 GiB) of 22.0 GiB usable",
         "peak at: backward of the loss",
         "world 1 = data 1 x ring 1 x ulysses 1",
         "= 65,536 tokens a step",

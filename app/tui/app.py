@@ -1,0 +1,156 @@
+"""The terminal interface: screens, themes, keys that work everywhere. Started by app/tui/start.py."""
+
+from __future__ import annotations
+
+import locale
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from app.tui.draft import Draft
+from app.tui.screens.dialogs import TextScreen
+from app.tui.screens.plan import PlanScreen
+from app.tui.screens.presets import PresetsScreen
+from app.tui.screens.run import RunScreen
+from app.tui.screens.runs import RunsScreen
+from app.tui.services import Services
+from app.tui.themes import DEFAULT_THEME, THEMES
+from app.views.text import legend_text
+from planner.types import Preset
+
+
+class LongfitApp(App[None]):
+    """``preset`` opens the Plan screen on it, ``run_dir`` the Run screen. Leaving never stops a run."""
+
+    CSS_PATH = "longfit.tcss"
+    TITLE = "longfit"
+    ENABLE_COMMAND_PALETTE = True
+    HORIZONTAL_BREAKPOINTS: ClassVar = [(0, "-narrow"), (72, "-normal"), (110, "-wide")]
+    VERTICAL_BREAKPOINTS: ClassVar = [(0, "-tiny"), (12, "-short"), (30, "-tall")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("1", "show_screen('plan')", "plan", show=False),
+        Binding("2", "show_screen('run')", "run", show=False),
+        Binding("3", "show_screen('runs')", "runs", show=False),
+        Binding("4", "show_screen('presets')", "presets", show=False),
+        Binding("question_mark", "help", "help", key_display="?"),
+        Binding("q,ctrl+q", "quit", "quit", key_display="q"),
+    ]
+
+    def __init__(
+        self,
+        services: Services | None = None,
+        *,
+        preset: Preset | None = None,
+        run_dir: Path | None = None,
+        exit_when_final: bool = False,
+        ascii_only: bool | None = None,
+        theme: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.services = services or Services()
+        self.preset = preset
+        self.run_dir = run_dir
+        self.exit_when_final = exit_when_final
+        self.ascii_only = prefers_ascii() if ascii_only is None else ascii_only
+        for item in THEMES:
+            self.register_theme(item)
+        self.theme = theme or os.environ.get("LONGFIT_THEME") or DEFAULT_THEME
+        self._screens: dict[str, Screen[Any]] = {}
+
+    def on_mount(self) -> None:
+        self.set_class(self.ascii_only, "-ascii")
+        self.action_show_screen("run" if self.run_dir is not None else "plan")
+
+    def action_show_screen(self, name: str) -> None:
+        """Switch to a screen by its name; it keeps its state while another one is shown."""
+        if name == "run" and self.run_dir is None:
+            newest = next(iter(self.services.runs().runs), None)
+            if newest is None:
+                self.notify("There is no run yet: L on the Plan screen launches one.", markup=False)
+                return
+            self.open_run(newest.paths.path)
+            return
+        self.switch_to(name)
+
+    def switch_to(self, name: str) -> None:
+        if name not in self._screens:
+            self._screens[name] = self._make_screen(name)
+            self.install_screen(self._screens[name], name)
+        if self.screen is not self._screens[name]:
+            while len(self.screen_stack) > 1:
+                self.pop_screen()
+            self.push_screen(name)
+
+    def _make_screen(self, name: str) -> Screen[Any]:
+        if name == "plan":
+            return PlanScreen(self.services, self.preset or self._first_preset())
+        if name == "run" and self.run_dir is not None:
+            return RunScreen(self.services, self.run_dir, exit_when_final=self.exit_when_final)
+        if name == "runs":
+            return RunsScreen(self.services)
+        return PresetsScreen(self.services)
+
+    def open_preset(self, preset: Preset) -> None:
+        """Load a preset into the Plan screen; what was edited there can be had back with undo."""
+        self.switch_to("plan")
+        plan = self._screens["plan"]
+        assert isinstance(plan, PlanScreen)
+        self.call_after_refresh(plan.change, Draft.of(preset))
+
+    def open_run(self, run_dir: Path) -> None:
+        """Show a run on the Run screen, in place of the one that was there."""
+        if run_dir != self.run_dir and "run" in self._screens:
+            old = self._screens.pop("run")
+            if self.screen is old:
+                self.pop_screen()
+            self.uninstall_screen(old)
+        self.run_dir = run_dir
+        self.switch_to("run")
+
+    def _first_preset(self) -> Preset:
+        presets = self.services.presets()
+        return next((preset for preset in presets if preset.origin != "built-in"), presets[0])
+
+    def action_help(self) -> None:
+        self.push_screen(TextScreen("Help", help_text(self.screen, ascii_only=self.ascii_only)))
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """Every key of the screen is in the palette too: letters do nothing while a text field has the focus."""
+        for binding in _bindings(screen):
+            yield SystemCommand(binding.description, f"key {binding.key}", _runner(self, screen, binding.action))
+        for theme in THEMES:
+            yield SystemCommand(f"theme {theme.name}", "colours", lambda name=theme.name: setattr(self, "theme", name))
+
+
+def _runner(app: App[Any], screen: Screen[Any], action: str) -> Any:
+    return lambda: app.run_worker(app.run_action(action, default_namespace=screen))
+
+
+def _bindings(screen: Screen[Any]) -> list[Binding]:
+    found: dict[str, Binding] = {}
+    for source in (screen, screen.app):
+        for _, binding in source._bindings:
+            if binding.description and binding.action not in found:
+                found[binding.action] = binding
+    return [binding for binding in found.values() if not binding.system]
+
+
+def help_text(screen: Screen[Any], *, ascii_only: bool) -> str:
+    keys = "\n".join(f"{screen.app.get_key_display(binding):<8} {binding.description}" for binding in _bindings(screen))
+    return (
+        f"{keys}\nTab moves between fields, Ctrl+P lists every command.\n"
+        "Leaving never stops a run: `longfit attach` shows it again.\n\n"
+        f"What the patterns mean\n{legend_text(ascii_only=ascii_only)}"
+    )
+
+
+def prefers_ascii() -> bool:
+    """The Linux console and a locale that is not UTF-8 cannot draw the patterns."""
+    encoding = (getattr(sys.stdout, "encoding", "") or locale.getpreferredencoding(False)).lower()
+    return os.environ.get("TERM") == "linux" or "utf" not in encoding

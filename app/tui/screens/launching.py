@@ -1,0 +1,74 @@
+"""From a draft to a running run: plan it for the hardware that is really here, ask, launch, show it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from app.tui.draft import Draft
+from app.tui.screens.dialogs import AskScreen, ConfirmScreen
+from app.views.plan_view import cluster_words, combination_of, command_text, issue_lines, speed_words, verdict_view
+from planner.errors import LongfitError
+from planner.types import Plan
+
+if TYPE_CHECKING:
+    from textual.screen import Screen
+
+    from app.tui.services import Services
+
+OVERRIDE_WORD = "over"
+
+
+def start_launch(screen: Screen, services: Services, draft: Draft) -> None:
+    """Ask with the plan for this machine. What does not fit needs the word typed; what is wrong is refused."""
+    on_cpu = draft.gpu == "cpu"
+    try:
+        plan = services.plan(services.resolve_for_launch(draft.preset, draft.overrides, cpu=on_cpu))
+    except LongfitError as error:
+        screen.notify(str(error), severity="error", timeout=12, markup=False)
+        return
+    errors = [words for severity, words in issue_lines(plan.issues) if severity == "error"]
+    if errors:
+        screen.notify("\n".join(errors), severity="error", timeout=12, markup=False)
+        return
+
+    def go(answer: str | bool | None) -> None:
+        if answer:
+            _launch(screen, services, draft, on_cpu=on_cpu, allow_over=plan.verdict == "over")
+
+    text = _question(draft, plan, on_cpu=on_cpu)
+    if plan.verdict == "over":
+        screen.app.push_screen(AskScreen("This does not fit", text, must_be=OVERRIDE_WORD), go)
+    else:
+        screen.app.push_screen(ConfirmScreen("Launch?", text, yes="y launch"), go)
+
+
+def _question(draft: Draft, plan: Plan, *, on_cpu: bool) -> str:
+    view = verdict_view(plan)
+    lines = [
+        f"{draft.preset.name} on {cluster_words(plan)}",
+        combination_of(plan),
+        "",
+        f"{view.word}: {view.sentence}",
+        speed_words(plan),
+        *(f"{severity}: {words}" for severity, words in issue_lines(plan.issues)),
+        "",
+        "$ " + command_text(draft.preset.name, draft.overrides, hardware="cpu" if on_cpu else ""),
+    ]
+    if plan.verdict == "over":
+        lines += ["", f"It is expected to run out of memory. Type {OVERRIDE_WORD!r} to launch all the same."]
+    return "\n".join(lines)
+
+
+def _launch(screen: Screen, services: Services, draft: Draft, *, on_cpu: bool, allow_over: bool) -> None:
+    """In a thread: preparing data may take a while. The run appears on the Run screen as soon as it has a folder."""
+
+    def work() -> None:
+        try:
+            run_dir = services.launch(draft.preset, draft.overrides, cpu=on_cpu, allow_over=allow_over)
+        except LongfitError as error:
+            screen.app.call_from_thread(screen.notify, str(error), severity="error", timeout=12, markup=False)
+            return
+        screen.app.call_from_thread(screen.app.open_run, run_dir)  # type: ignore[attr-defined]
+
+    screen.notify("Launching: the data is being prepared.", markup=False)
+    screen.run_worker(work, thread=True, group="launch", exclusive=True)

@@ -1,0 +1,325 @@
+"""The Plan screen: edit a preset, see at once what each GPU would hold, take a better combination, launch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.screen import Screen
+from textual.widgets import DataTable, Footer
+
+from app.tui.draft import AS_PRESET, Draft
+from app.tui.fields import field_of_error, field_text
+from app.tui.screens.dialogs import AskScreen, PickerScreen, TextScreen
+from app.tui.screens.launching import start_launch
+from app.tui.services import Services
+from app.tui.widgets.alternatives import AlternativesTable
+from app.tui.widgets.fields import FieldChanged, PickerRequested
+from app.tui.widgets.footprint_bar import FootprintBars
+from app.tui.widgets.narrow import PaneTabs
+from app.tui.widgets.plain import Plain
+from app.tui.widgets.plan_panel import PlanPanel
+from app.tui.widgets.setup_form import SetupForm
+from app.tui.widgets.top_bar import TopBar
+from app.views.plan_view import cluster_words, command_text, explain_part, issue_words, part_rows, speed_words
+from planner.errors import LongfitError
+from planner.search import GOALS, Goal
+from planner.types import Alternative, Plan, Preset
+
+SEARCH_DELAY_S = 0.15  # after the last edit
+
+
+class PlanScreen(Screen[None]):
+    """Holds the draft and its plan. The plan is computed inline on every edit, the search in a thread."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left_square_bracket", "scale_length(0.5)", "half", key_display="["),
+        Binding("right_square_bracket", "scale_length(2)", "double", key_display="]"),
+        Binding("left_curly_bracket", "add_length(-1024)", "length - 1024", key_display="{", show=False),
+        Binding("right_curly_bracket", "add_length(1024)", "length + 1024", key_display="}", show=False),
+        Binding("a", "apply", "apply"),
+        Binding("m", "longest", "max"),
+        Binding("e", "explain", "explain"),
+        Binding("w", "pin", "pin"),
+        Binding("f", "goal", "goal of the recommendation", show=False),
+        Binding("u", "undo", "undo", show=False),
+        Binding("c", "copy_command", "copy"),
+        Binding("s", "save", "save", show=False),
+        Binding("L,ctrl+l", "launch", "launch", key_display="L"),
+        Binding("escape", "leave_field", "leave the field", show=False),
+    ]
+    PANES = (("setup", "Setup"), ("plan-panel", "Memory"), ("alternatives", "Recommended"))
+
+    def __init__(self, services: Services, preset: Preset) -> None:
+        super().__init__()
+        self.services = services
+        self.draft = Draft.of(preset)
+        self.history: list[Draft] = []
+        self.plan: Plan | None = None
+        self.resolved: Any = None
+        self.pinned: Plan | None = None
+        self.goal: Goal = GOALS[0]
+        self.longest: int | None = None
+        self._search_timer: Any = None
+
+    def compose(self) -> ComposeResult:
+        yield TopBar("plan")
+        yield PaneTabs(self.PANES)
+        with Vertical(id="plan-body"):
+            with Horizontal(id="plan-top"):
+                yield SetupForm(
+                    presets=tuple(preset.name for preset in self.services.presets()),
+                    models=self.services.model_names(),
+                    gpus=self.services.gpu_names(),
+                )
+                yield PlanPanel()
+            yield AlternativesTable()
+        yield Plain(id="findings")
+        yield Plain(id="command")
+        yield Footer(show_command_palette=False, compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one(SetupForm).show(self.draft)
+        self.recompute()
+        self.query_one(AlternativesTable).focus()
+
+    # --- editing -------------------------------------------------------------------------------------------------
+
+    def on_field_changed(self, message: FieldChanged) -> None:
+        form = self.query_one(SetupForm)
+        spec = form.spec(message.key)
+        try:
+            draft = self._edited(message.key, spec.parse(message.text))
+        except LongfitError as error:
+            form.complain({message.key: _sentence(error)})
+            self.query_one(PlanPanel).refuse(f"{spec.label}: {_sentence(error)}")
+            return
+        self.change(draft, edited=message.key)
+
+    def _edited(self, key: str, value: Any) -> Draft:
+        match key:
+            case "preset":
+                return Draft.of(self.services.load_preset(value))
+            case "gpu":
+                return replace(self.draft, gpu=value, count=0 if value == AS_PRESET else self.draft.count)
+            case "count":
+                return replace(self.draft, count=int(value or 1))
+        return self.draft.set(key, value)
+
+    def change(self, draft: Draft, *, edited: str = "") -> None:
+        """Make ``draft`` the one at hand and plan it. ``edited`` is the field being typed in, if any."""
+        if draft == self.draft:
+            self.recompute(edited=edited)
+            return
+        self.history.append(self.draft)
+        self.draft = draft
+        self.query_one(SetupForm).show(draft, keep=edited)
+        self.recompute(edited=edited)
+
+    def recompute(self, *, edited: str = "") -> None:
+        """Plan the draft now; what cannot be planned is said beside its field and the last plan stays, marked."""
+        form, panel = self.query_one(SetupForm), self.query_one(PlanPanel)
+        self._show_command()
+        try:
+            resolved = self.services.resolve(self.draft.preset, self.draft.overrides, self.draft.hardware)
+            plan = self.services.plan(resolved)
+        except LongfitError as error:
+            key = edited or field_of_error(error, form.specs) or ""
+            form.complain({key: _sentence(error)})
+            panel.refuse(_sentence(error))
+            return
+        self.resolved, self.plan, self.longest = resolved, plan, None
+        form.complain(_complaints(plan, form))
+        panel.show(plan, self.pinned)
+        self.query_one(TopBar).show(f"{self.draft.preset.name}  {cluster_words(plan)}")
+        self.query_one(AlternativesTable).show_current(plan)
+        self._show_findings()
+        if self._search_timer is not None:
+            self._search_timer.stop()
+        self._search_timer = self.set_timer(SEARCH_DELAY_S, self._search)
+
+    # --- searching -----------------------------------------------------------------------------------------------
+
+    @work(thread=True, exclusive=True, group="search")
+    def _search(self) -> None:
+        plan, resolved, goal = self.plan, self.resolved, self.goal
+        assert plan is not None
+        try:
+            found = self.services.recommend(resolved, goal)
+            longest = self.services.longest_length(resolved)
+        except LongfitError as error:
+            self.app.call_from_thread(self._show_search_error, plan, error)
+            return
+        self.app.call_from_thread(self._show_search, plan, found, longest)
+
+    def _show_search(self, plan: Plan, found: tuple[Alternative, ...], longest: int) -> None:
+        if plan is not self.plan:
+            return  # an edit came in between; its own search follows
+        self.longest = longest
+        table = self.query_one(AlternativesTable)
+        table.show_found(plan, found)
+        table.border_title = f"Recommended, {self.goal} first (f changes)"
+        self._show_findings()
+
+    def _show_search_error(self, plan: Plan, error: LongfitError) -> None:
+        if plan is self.plan:
+            self.query_one("#findings", Plain).update(_sentence(error))
+
+    def _show_findings(self) -> None:
+        if self.plan is None:
+            return
+        match self.longest:
+            case None:
+                words = "searching"
+            case 0:
+                words = "no length fits like this"
+            case longest:
+                words = f"longest that fits: {longest:,} (m sets it)"
+        self.query_one("#findings", Plain).update(f"{words}   {speed_words(self.plan)}")
+
+    def action_leave_field(self) -> None:
+        """Out of the form, so that every key is a command again."""
+        self.query_one(AlternativesTable).focus()
+
+    def action_goal(self) -> None:
+        self.goal = GOALS[(GOALS.index(self.goal) + 1) % len(GOALS)]
+        if self.plan is not None:
+            self._search()
+
+    # --- actions -------------------------------------------------------------------------------------------------
+
+    def action_scale_length(self, factor: float) -> None:
+        self.change(self.draft.set("max_length", max(8, int(int(self.draft.get("max_length", 8)) * factor))))
+
+    def action_add_length(self, tokens: int) -> None:
+        self.change(self.draft.set("max_length", max(8, int(self.draft.get("max_length", 8)) + tokens)))
+
+    def action_longest(self) -> None:
+        if self.longest:
+            self.change(self.draft.set("max_length", self.longest))
+        elif self.longest == 0:
+            self.notify("No length fits with these settings: apply a recommendation first.", markup=False)
+
+    def action_apply(self) -> None:
+        row = self.query_one(AlternativesTable).selected
+        if row is None and self.query_one(AlternativesTable).found:
+            row = self.query_one(AlternativesTable).found[0]
+        if row is None:
+            self.notify("There is nothing to apply yet.", markup=False)
+            return
+        self.change(self.draft.apply(row.changes))
+        self.notify(f"Applied: {row.changes_words}", markup=False)
+
+    def action_undo(self) -> None:
+        if self.history:
+            self.draft = self.history.pop()
+            self.query_one(SetupForm).show(self.draft)
+            self.recompute()
+
+    def action_pin(self) -> None:
+        """Keep the plan of now as a ghost bar to compare with; again takes it away."""
+        self.pinned = None if self.pinned is not None else self.plan
+        if self.plan is not None:
+            self.query_one(PlanPanel).show(self.plan, self.pinned)
+
+    def action_explain(self) -> None:
+        """The formula behind the selected part, the reason of an alternative, or the help of a field."""
+        focused = self.focused
+        if isinstance(focused, AlternativesTable) and focused.selected is not None:
+            row = focused.selected
+            text = f"{row.combination}\n\nwhy: {row.why}\n\nchanges: {row.changes_words}\n\n{row.verdict}, {row.speed}"
+            self.app.push_screen(TextScreen(f"Recommendation {row.rank}", text))
+            return
+        part = self.query_one(PlanPanel).selected_part
+        key = self.query_one(SetupForm).focused_key()
+        if key is not None and not isinstance(focused, DataTable):
+            spec = self.query_one(SetupForm).spec(key)
+            self.app.push_screen(TextScreen(spec.label, f"{spec.key}\n\n{spec.help}"))
+        elif self.plan is not None and part is not None:
+            self.app.push_screen(TextScreen(part, explain_part(self.plan.worst_gpu, part)))
+
+    def on_data_table_row_selected(self, message: DataTable.RowSelected) -> None:
+        if message.data_table.id == "parts":
+            self.action_explain()
+        elif self.query_one(AlternativesTable).selected is not None:
+            self.action_apply()
+
+    def on_footprint_bars_opened(self, message: FootprintBars.Opened) -> None:
+        if self.plan is not None:
+            gpu = self.plan.worst_gpu
+            words = "\n\n".join(explain_part(gpu, row.label) for row in part_rows(gpu))
+            self.app.push_screen(TextScreen("All terms at the peak", words))
+
+    def on_picker_requested(self, message: PickerRequested) -> None:
+        form = self.query_one(SetupForm)
+        spec = form.spec(message.key)
+
+        def take(choice: str | None) -> None:
+            if choice is not None:
+                self.on_field_changed(FieldChanged(message.key, choice))
+
+        current = field_text(spec, self.draft)
+        self.app.push_screen(PickerScreen(spec.label, form.choices(spec.key), current, free_text=spec.free_text), take)
+
+    # --- command, preset, launch ---------------------------------------------------------------------------------
+
+    @property
+    def command(self) -> str:
+        """The command line that does what the screen shows: train where it can be launched, plan where it cannot."""
+        is_here = self.resolved is None or self.resolved.cluster.source == "detected"
+        return command_text(
+            self.draft.preset.name,
+            self.draft.overrides,
+            verb="train" if is_here else "plan",
+            hardware=self.draft.hardware,
+        )
+
+    def _show_command(self) -> None:
+        self.query_one("#command", Plain).update(f"$ {self.command}")
+
+    def action_copy_command(self) -> None:
+        """To the clipboard by OSC 52, which no terminal acknowledges; so it is written to a file as well."""
+        self.app.copy_to_clipboard(self.command)
+        path = self.services.write_command(self.command)
+        self.notify(f"Copied, and written to {path}", markup=False)
+
+    def action_save(self) -> None:
+        def save(name: str | None) -> None:
+            if name is None:
+                return
+            preset = replace(self.draft.preset, name=name, values=dict(self.draft.values), measured=())
+            try:
+                path = self.services.save_preset(preset)
+            except LongfitError as error:
+                self.notify(_sentence(error), severity="error", markup=False)
+                return
+            self.notify(f"Saved as {path}", markup=False)
+
+        text = self.services.preset_text(self.draft.preset, self.draft.overrides)
+        self.app.push_screen(AskScreen("Save as preset: its name", text, value=f"{self.draft.preset.name}-mine"), save)
+
+    def action_launch(self) -> None:
+        if self.plan is None or self.query_one(PlanPanel).has_class("-stale"):
+            self.notify("This cannot be planned yet, so it cannot be launched.", severity="error", markup=False)
+            return
+        start_launch(self, self.services, self.draft)
+
+
+def _sentence(error: LongfitError) -> str:
+    return " ".join(part for part in (error.what, error.why, error.fix) if part)
+
+
+def _complaints(plan: Plan, form: SetupForm) -> dict[str, str]:
+    """Errors of the plan beside the field that their suggestion, or their code, names."""
+    complaints: dict[str, str] = {}
+    keys = [spec.key for spec in form.specs]
+    for issue in plan.issues:
+        if issue.severity == "error":
+            named = [key for key, _ in issue.suggestion if key in keys]
+            named += [key for key in keys if key.replace("_", "-") in issue.code]
+            complaints.setdefault(named[0] if named else "max_length", issue_words(issue))
+    return complaints

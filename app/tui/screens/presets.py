@@ -1,0 +1,106 @@
+"""The Presets screen: built-in, user's and project's presets, whether each fits its hardware, and its YAML."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.screen import Screen
+from textual.widgets import DataTable, Footer
+
+from app.tui.services import Services
+from app.tui.widgets.plain import Plain, cell
+from app.tui.widgets.top_bar import TopBar
+from app.views.format import format_share
+from app.views.parts import VERDICT_WORDS
+from planner.errors import LongfitError
+from planner.types import Preset
+
+COLUMNS = ("name", "verdict", "length", "for", "model", "from")
+
+
+class PresetsScreen(Screen[None]):
+    """Verdicts come from a thread, one plan a preset."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "load", "load into the plan")]
+
+    def __init__(self, services: Services) -> None:
+        super().__init__()
+        self.services = services
+        self._presets: tuple[Preset, ...] = ()
+
+    def compose(self) -> ComposeResult:
+        yield TopBar("presets")
+        table = DataTable(id="presets", cursor_type="row")
+        table.border_title = "Presets"
+        table.border_subtitle = "Enter loads one into the plan"
+        yield table
+        with VerticalScroll(id="preset-yaml", can_focus=True) as box:
+            box.border_title = "As a file"
+            yield Plain(id="preset-text")
+        yield Footer(show_command_palette=False, compact=True)
+
+    def on_mount(self) -> None:
+        table = self.query_one(DataTable)
+        for name in COLUMNS:
+            table.add_column(name, key=name)
+        table.focus()
+
+    def on_screen_resume(self) -> None:
+        """Read them anew: files may have been written meanwhile."""
+        table = self.query_one(DataTable)
+        cursor = table.cursor_row
+        try:
+            self._presets = self.services.presets()
+        except LongfitError as error:
+            self.notify(str(error), severity="error", timeout=10, markup=False)
+            return
+        table.clear()
+        for index, preset in enumerate(self._presets):
+            hardware = preset.hardware
+            meant = f"{hardware.get('count', 1)} x {hardware['gpu']}" if hardware.get("gpu") else "this machine"
+            model = str(preset.values.get("model", "-")).rpartition("/")[2]
+            length = str(preset.values.get("max_length", "-"))
+            texts = (preset.name, "...", length, meant, model, preset.origin)
+            table.add_row(*map(cell, texts), key=str(index))
+        table.move_cursor(row=cursor)
+        self._show_text()
+        self.run_worker(self._judge, thread=True, group="judge", exclusive=True)
+
+    def _judge(self) -> None:
+        for index, preset in enumerate(self._presets):
+            try:
+                plan = self.services.plan(self.services.resolve(preset, {}, ""))
+                gpu = plan.worst_gpu
+                words = f"{VERDICT_WORDS[plan.verdict]} {format_share(gpu.used_bytes / gpu.usable_bytes)}"
+            except LongfitError as error:
+                words = error.what
+            self.app.call_from_thread(self._write, str(index), words)
+
+    def _write(self, key: str, words: str) -> None:
+        table = self.query_one(DataTable)
+        if key in {row.value for row in table.rows}:
+            table.update_cell(key, "verdict", cell(words), update_width=True)
+
+    def on_data_table_row_highlighted(self, message: DataTable.RowHighlighted) -> None:
+        self._show_text()
+
+    def on_data_table_row_selected(self, message: DataTable.RowSelected) -> None:
+        self.action_load()
+
+    def _selected(self) -> Preset | None:
+        index = self.query_one(DataTable).cursor_row
+        return self._presets[index] if 0 <= index < len(self._presets) else None
+
+    def _show_text(self) -> None:
+        preset = self._selected()
+        self.query_one("#preset-text", Plain).update(
+            "No presets." if preset is None else self.services.preset_text(preset, {})
+        )
+
+    def action_load(self) -> None:
+        preset = self._selected()
+        if preset is not None:
+            self.app.open_preset(preset)  # type: ignore[attr-defined]

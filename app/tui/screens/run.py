@@ -1,0 +1,241 @@
+"""The Run screen: state, progress, loss, memory against plan, log and events of one run; stop, resume, detach."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, VerticalScroll
+from textual.content import Content
+from textual.screen import Screen
+from textual.widgets import ContentSwitcher, Footer
+
+from app.tui.feed import RunFeed
+from app.tui.screens.dialogs import AskScreen, ConfirmScreen
+from app.tui.services import Services
+from app.tui.widgets.log_view import LogView
+from app.tui.widgets.loss_plot import LossPlot
+from app.tui.widgets.memory_panel import MemoryPanel
+from app.tui.widgets.narrow import PaneTabs
+from app.tui.widgets.plain import Plain, visible
+from app.tui.widgets.progress_line import ProgressLine
+from app.tui.widgets.top_bar import TopBar
+from app.views.format import format_bytes, format_gib
+from app.views.memory_view import gpu_words, instant_memory_rows, memory_rows
+from app.views.parts import combination_words
+from app.views.run_view import event_lines, failure_text, loss_note, progress_view, rate_rows, status_view
+from planner.errors import LongfitError
+
+POLL_SECONDS = 0.5
+
+
+class RunScreen(Screen[None]):
+    """Reads only; a command is one file put into the run's control folder by the services."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("x", "stop", "stop+save"),
+        Binding("X", "kill", "kill"),
+        Binding("r", "resume", "resume"),
+        Binding("d", "detach", "detach"),
+        Binding("t", "next_pane", "log/events"),
+        Binding("slash", "search", "search", key_display="/"),
+        Binding("l", "log_scale", "log scale", show=False),
+        Binding("f", "follow", "follow", show=False),
+        Binding("n", "next_hit(1)", "next hit", show=False),
+        Binding("N", "next_hit(-1)", "hit before", show=False),
+    ]
+    PANES = (("loss-pane", "Loss"), ("memory", "Memory"), ("lower", "Log"))
+    LOWER = ("log", "events", "settings")
+
+    def __init__(self, services: Services, run_dir: Path, *, exit_when_final: bool = False) -> None:
+        super().__init__()
+        self.services = services
+        self.feed = RunFeed(run_dir)
+        self._exit_when_final = exit_when_final
+        self._is_polling = False
+        self._was_final = False
+
+    def compose(self) -> ComposeResult:
+        yield TopBar("run")
+        yield Plain(id="status")
+        yield ProgressLine()
+        yield PaneTabs(self.PANES)
+        with Horizontal(id="upper"):
+            with ContentSwitcher(id="loss-pane", initial="loss"):
+                yield LossPlot(id="loss")
+                with VerticalScroll(id="failure", can_focus=True):
+                    yield Plain(id="failure-text")
+            yield MemoryPanel()
+        yield Plain(id="rates")
+        with ContentSwitcher(id="lower", initial="log"):
+            yield LogView(id="log")
+            with VerticalScroll(id="events", can_focus=True) as events:
+                events.border_title = "Events"
+                yield Plain(id="events-text")
+            with VerticalScroll(id="settings", can_focus=True) as settings:
+                settings.border_title = "Settings of this run"
+                yield Plain(id="settings-text")
+        yield Footer(show_command_palette=False, compact=True)
+
+    def on_mount(self) -> None:
+        log = self.query_one(LogView)
+        log.log_file = self.feed.log
+        log.focus()
+        self.query_one(TopBar).show(self.feed.run.id)
+        self.set_interval(POLL_SECONDS, self._poll)
+        self._poll()
+
+    # --- following -----------------------------------------------------------------------------------------------
+
+    def _poll(self) -> None:
+        if not self._is_polling:
+            self._is_polling = True
+            self.run_worker(self._read, thread=True, group="feed")
+
+    def _read(self) -> None:
+        try:
+            self.feed.poll()
+            problem = ""
+        except LongfitError as error:
+            problem = str(error)
+        finally:
+            self._is_polling = False
+        self.app.call_from_thread(self._draw, problem)
+
+    def _draw(self, problem: str) -> None:
+        if not self.is_mounted:
+            return
+        feed = self.feed
+        status = status_view(feed.state, now=time.time())
+        progress = progress_view(feed.state, feed.loss)
+        words = problem or f"{status.detail}{'; ' if status.detail else ''}{progress.words}"
+        line = self.query_one("#status", Plain)
+        line.update(Content.assemble((f" {status.word} ", "reverse bold"), f" {words}"))
+        line.set_classes(f"-{status.color_role}")
+        self.query_one(ProgressLine).show(progress.fraction)
+        with self.app.batch_update():
+            self._draw_loss()
+            self._draw_memory()
+            self._draw_lower()
+        if status.is_final and not self._was_final and self._exit_when_final:
+            self.set_timer(POLL_SECONDS, self.app.exit)
+        self._was_final = status.is_final
+
+    def _draw_loss(self) -> None:
+        feed = self.feed
+        note = loss_note(feed.loss, logging_steps=feed.config.logging_steps)
+        self.query_one(LossPlot).show(feed.loss, note)
+        self.query_one("#rates", Plain).update(
+            "  ".join(f"{name} {value}" for name, value in rate_rows(feed.loss, feed.plan))
+        )
+        failure = failure_text(feed.state, feed.postmortem, width=max(20, self.query_one("#loss-pane").size.width - 3))
+        switcher = self.query_one("#loss-pane", ContentSwitcher)
+        switcher.current = "failure" if failure else "loss"
+        if failure:
+            self.query_one("#failure-text", Plain).update("\n".join(map(visible, failure.splitlines())))
+
+    def _draw_memory(self) -> None:
+        feed = self.feed
+        rows = memory_rows(feed.memory, feed.plan)
+        gpus = feed.plan.get("gpus") or [None]
+        extra: list[str] = []
+        if rows:
+            worst = max(rows, key=lambda row: row.peak_bytes)
+            planned = gpus[worst.rank] if worst.rank < len(gpus) else None
+            memory = feed.memory.ranks.get(worst.rank)
+            found = instant_memory_rows(memory, planned) if memory is not None else ()
+            if found:
+                extra += ["", f"rank {worst.rank}, each instant"]
+            for row in found:
+                measured, plan = format_gib(row.measured_bytes), format_gib(row.planned_bytes)
+                extra.append(f"{row.instant:<10}{measured:>6}{plan:>7} {row.deviation:>7}")
+        if feed.memory.gpus or feed.memory.host_available_bytes is not None:
+            extra += ["", *gpu_words(feed.memory)]
+        if feed.memory.host_available_bytes is not None:
+            extra.append(f"host memory free {format_bytes(feed.memory.host_available_bytes)}")
+        self.query_one(MemoryPanel).show(rows, tuple(extra))
+
+    def _draw_lower(self) -> None:
+        self.query_one(LogView).grown()
+        lines = event_lines(self.feed.events)
+        self.query_one("#events-text", Plain).update("\n".join(map(visible, reversed(lines))))
+        config = self.feed.config
+        self.query_one("#settings-text", Plain).update(
+            f"{config.name}: {config.model}, length {config.max_length:,}\n"
+            f"{combination_words(config.optimizations)}\n\n"
+            f"folder   {self.feed.run.path}\ncommand  {self.feed.run.command}\n\n"
+            f"{self.feed.run.config.read_text('utf-8')}"
+        )
+
+    # --- actions -------------------------------------------------------------------------------------------------
+
+    def action_next_pane(self) -> None:
+        switcher = self.query_one("#lower", ContentSwitcher)
+        current = self.LOWER.index(switcher.current or "log")
+        switcher.current = self.LOWER[(current + 1) % len(self.LOWER)]
+        self.query_one(f"#{switcher.current}").focus()
+
+    def action_stop(self) -> None:
+        """First press: save and stop. A second press skips a rung of the ladder, as the supervisor defines it."""
+        if self._refuse_when_final("stop"):
+            return
+        self._command("save", "Asked to save and stop.")
+
+    def action_kill(self) -> None:
+        if self._refuse_when_final("kill"):
+            return
+
+        def go(answer: bool | None) -> None:
+            if answer:
+                self._command("kill", "Asked to kill every process of the run.")
+
+        text = "Every process of this run is killed now. Steps after the last checkpoint are lost."
+        self.app.push_screen(ConfirmScreen("Kill?", text, yes="y kill"), go)
+
+    def _command(self, mode: str, words: str) -> None:
+        try:
+            self.services.stop(self.feed.run, mode)
+        except LongfitError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        self.notify(words, markup=False)
+
+    def _refuse_when_final(self, verb: str) -> bool:
+        status = status_view(self.feed.state)
+        if status.is_final:
+            self.notify(f"Nothing to {verb}: the run is {status.word}.", markup=False)
+        return status.is_final
+
+    def action_resume(self) -> None:
+        try:
+            self.services.resume(self.feed.run)
+        except LongfitError as error:
+            self.notify(str(error), severity="error", timeout=10, markup=False)
+            return
+        self.notify("Resuming.", markup=False)
+
+    def action_detach(self) -> None:
+        """Leave; the run goes on. Said on the terminal after the screen is gone."""
+        is_final = status_view(self.feed.state).is_final
+        goes_on = f"The run goes on. `longfit attach {self.feed.run.id}` shows it again."
+        self.app.exit(message=None if is_final else goes_on)
+
+    def action_search(self) -> None:
+        def search(needle: str | None) -> None:
+            if needle and not self.query_one(LogView).search(needle):
+                self.notify(f"Not found: {needle}", markup=False)
+
+        self.query_one("#lower", ContentSwitcher).current = "log"
+        self.app.push_screen(AskScreen("Search the log", "Text to find, upper and lower case alike."), search)
+
+    def action_log_scale(self) -> None:
+        self.query_one(LossPlot).action_log_scale()
+
+    def action_follow(self) -> None:
+        self.query_one(LogView).action_follow()
+
+    def action_next_hit(self, direction: int) -> None:
+        self.query_one(LogView).action_next(direction)

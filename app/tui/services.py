@@ -1,0 +1,125 @@
+"""What the terminal interface asks of the rest of longfit: one class, so that a test can stand in for all of it.
+
+Every method is a use case of app/services. Modules are imported where used: the first screen must not wait for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from planner.types import Alternative, ClusterSpec, Plan, Preset
+
+if TYPE_CHECKING:
+    from app.services.resolve import Resolved
+    from app.services.runs import RunList
+    from core.run.control import StopMode
+    from core.run.directory import RunDirectory
+
+
+class Services:
+    """The real thing. Raises LongfitError from every method; callers show what, why and fix."""
+
+    def __init__(self) -> None:
+        self._clusters: dict[str, ClusterSpec] = {}  # probed once: free memory must not move while one edits
+
+    def presets(self) -> tuple[Preset, ...]:
+        from app.services.presets import list_presets
+
+        return list_presets()
+
+    def load_preset(self, name: str) -> Preset:
+        from app.services.presets import load_preset
+
+        return load_preset(name)
+
+    def model_names(self) -> tuple[str, ...]:
+        from planner.catalog.models import MODELS
+
+        return tuple(MODELS)
+
+    def gpu_names(self) -> tuple[str, ...]:
+        from planner.catalog.gpus import GPUS
+
+        return tuple(GPUS)
+
+    def resolve(self, preset: Preset, overrides: Mapping[str, Any], hardware: str) -> Resolved:
+        """One RunConfig for ``hardware`` (as in --gpu; empty: what the preset is meant for)."""
+        from app.services.resolve import resolve
+
+        return resolve(preset, overrides, cluster=self._cluster(preset, hardware))
+
+    def _cluster(self, preset: Preset, hardware: str) -> ClusterSpec:
+        from app.services.hardware import parse_cluster, preset_cluster
+
+        key = hardware or repr(dict(preset.hardware))
+        if key not in self._clusters:
+            self._clusters[key] = parse_cluster(hardware) if hardware else preset_cluster(preset.hardware)
+        return self._clusters[key]
+
+    def plan(self, resolved: Resolved) -> Plan:
+        from app.services.planning import plan_resolved
+
+        return plan_resolved(resolved)
+
+    def recommend(self, resolved: Resolved, goal: str) -> tuple[Alternative, ...]:
+        from app.services.planning import recommend_for
+
+        return recommend_for(resolved, goal=goal)
+
+    def longest_length(self, resolved: Resolved) -> int:
+        from app.services.planning import longest_length_for
+
+        return longest_length_for(resolved)
+
+    def resolve_for_launch(self, preset: Preset, overrides: Mapping[str, Any], *, cpu: bool) -> Resolved:
+        """The same run on the hardware that a launch really gets."""
+        from app.services.planning import cluster_for_launch
+        from app.services.resolve import resolve
+
+        return resolve(preset, overrides, cluster=cluster_for_launch(preset, "cpu" if cpu else None))
+
+    def save_preset(self, preset: Preset) -> Path:
+        from app.services.presets import save_preset
+
+        return save_preset(preset)
+
+    def preset_text(self, preset: Preset, overrides: Mapping[str, Any]) -> str:
+        from app.services.presets import preset_text
+
+        return preset_text(preset, overrides)
+
+    # --- runs ----------------------------------------------------------------------------------------------------
+
+    def launch(self, preset: Preset, overrides: Mapping[str, Any], *, cpu: bool, allow_over: bool) -> Path:
+        """Prepare the data, create the run directory, start its supervisor; returns the directory."""
+        from app.services.launch import launch
+
+        return launch(preset, overrides, gpu="cpu" if cpu else None, allow_over=allow_over)
+
+    def runs(self) -> RunList:
+        from app.services.runs import list_runs
+
+        return list_runs()
+
+    def stop(self, run: RunDirectory, mode: StopMode) -> None:
+        """A rung of the stop ladder; asked again, the supervisor skips one."""
+        from app.services.control import stop
+
+        stop(run, mode)
+
+    def resume(self, run: RunDirectory) -> None:
+        from app.services.launch import resume
+
+        resume(run)
+
+    def write_command(self, command: str) -> Path:
+        """The command as a runnable file in the cache folder."""
+        from app.services.locations import cache_dir
+        from core.run.atomic import atomic_write
+
+        path = cache_dir() / "command.sh"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, f"#!/bin/sh\n{command}\n")
+        return path

@@ -1,0 +1,154 @@
+"""The rows of a form: label, control, and below them what is wrong. Each posts FieldChanged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.widget import Widget
+from textual.widgets import Input
+
+from app.tui.fields import FieldSpec
+from app.tui.widgets.plain import Plain
+
+
+@dataclass
+class FieldChanged(Message):
+    """A person changed a field; ``text`` is what stands there now."""
+
+    key: str
+    text: str
+
+
+@dataclass
+class PickerRequested(Message):
+    """Enter on a choice: the screen opens the list."""
+
+    key: str
+
+
+class NumberInput(Input):
+    """An input that keeps only what numbers are made of and lets every other key be a command."""
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        return character is not None and (character.isdigit() or character in "-._+")
+
+    async def _on_key(self, event: events.Key) -> None:
+        if event.is_printable and not self.check_consume_key(event.key, event.character):
+            event.prevent_default()  # Input would take it; so it bubbles to the screen's bindings
+            return
+        await super()._on_key(event)
+
+
+class Choice(Widget, can_focus=True):
+    """A value out of a list: left and right step through it, Enter opens it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "step(-1)", "previous", show=False),
+        Binding("right", "step(1)", "next", show=False),
+        Binding("enter,space", "open", "choose", show=False),
+    ]
+
+    def __init__(self, spec: FieldSpec) -> None:
+        super().__init__(classes="control")
+        self.spec = spec
+        self.text = ""
+        self.choices: tuple[str, ...] = ()
+
+    def render(self) -> Content:
+        width = max(1, self.size.width - 2)
+        # the end of a long hub id or path tells more than its beginning
+        text = self.text if len(self.text) <= width else self.text.rpartition("/")[2]
+        shown = text if len(text) <= width else text[: width - 1] + "…"
+        return Content(f"{shown:<{width}} ▾")
+
+    def action_step(self, direction: int) -> None:
+        if not self.choices:
+            return
+        position = self.choices.index(self.text) + direction if self.text in self.choices else 0
+        self._choose(self.choices[position % len(self.choices)])
+
+    def action_open(self) -> None:
+        self.post_message(PickerRequested(self.spec.key))
+
+    def on_click(self) -> None:
+        self.action_open()
+
+    def _choose(self, text: str) -> None:
+        self.text = text
+        self.refresh()
+        self.post_message(FieldChanged(self.spec.key, text))
+
+
+class Switch(Widget, can_focus=True):
+    """``[x]`` or ``[ ]``: told apart without colour."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,space", "toggle", "switch", show=False)]
+
+    def __init__(self, spec: FieldSpec) -> None:
+        super().__init__(classes="control")
+        self.spec = spec
+        self.is_on = False
+
+    def render(self) -> Content:
+        return Content("[x] on" if self.is_on else "[ ] off")
+
+    def action_toggle(self) -> None:
+        self.is_on = not self.is_on
+        self.refresh()
+        self.post_message(FieldChanged(self.spec.key, "true" if self.is_on else "false"))
+
+    def on_click(self) -> None:
+        self.action_toggle()
+
+
+class FieldRow(Vertical):
+    """One field. ``show`` sets it without a message; ``complain`` writes beneath it."""
+
+    def __init__(self, spec: FieldSpec) -> None:
+        super().__init__(classes="field")
+        self.spec = spec
+        self.tooltip = None
+        match spec.kind:
+            case "switch":
+                self.control: Widget = Switch(spec)
+            case "choice":
+                self.control = Choice(spec)
+            case "number":
+                self.control = NumberInput(compact=True, classes="control", select_on_focus=True)
+            case _:
+                self.control = Input(compact=True, classes="control", select_on_focus=True)
+        self.complaint = Plain("", classes="complaint")
+
+    def compose(self) -> ComposeResult:
+        with Horizontal(classes="field-line"):
+            yield Plain(self.spec.label, classes="field-label")
+            yield self.control
+        yield self.complaint
+
+    def show(self, text: str, choices: tuple[str, ...] = ()) -> None:
+        """Set what stands there; a value being typed that means the same is left alone."""
+        control = self.control
+        if isinstance(control, Switch):
+            control.is_on = text == "true"
+            control.refresh()
+        elif isinstance(control, Choice):
+            control.text, control.choices = text, choices
+            control.refresh()
+        elif isinstance(control, Input) and control.value != text:
+            with control.prevent(Input.Changed):
+                control.value = text
+
+    def complain(self, words: str) -> None:
+        self.complaint.update(words)
+        self.set_class(bool(words), "-wrong")
+
+    def on_input_changed(self, message: Input.Changed) -> None:
+        message.stop()
+        self.post_message(FieldChanged(self.spec.key, message.value))

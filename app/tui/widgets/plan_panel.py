@@ -1,0 +1,122 @@
+"""The right half of the Plan screen: bars, verdict, parts, and everything else a plan says, for one Plan."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import DataTable
+
+from app.tui.widgets.footprint_bar import FootprintBars
+from app.tui.widgets.plain import Plain, cell
+from app.views.footprint import footprint_of
+from app.views.format import format_bytes, format_gib
+from app.views.plan_view import (
+    batch_words,
+    combination_of,
+    device_word,
+    difference_words,
+    footprints,
+    instant_rows,
+    issue_lines,
+    part_rows,
+    peak_words,
+    readings,
+    speed_words,
+    verdict_view,
+)
+from planner.types import Plan
+
+
+class PlanPanel(VerticalScroll, can_focus=False):
+    """``show`` draws a plan; ``refuse`` says why there is none and leaves the last one, marked as old."""
+
+    def __init__(self) -> None:
+        super().__init__(id="plan-panel")
+        self.border_title = "Memory at the peak"
+
+    def compose(self) -> ComposeResult:
+        yield FootprintBars(id="bars")
+        yield Plain(id="verdict")
+        table = DataTable(id="parts", cursor_type="row", show_header=True, cell_padding=1)
+        yield table
+        yield Plain(id="details")
+
+    def on_mount(self) -> None:
+        table = self.query_one("#parts", DataTable)
+        for key, label in (("part", "  part"), ("gib", "GiB"), ("basis", "basis"), ("note", "mostly")):
+            table.add_column(label, key=key)
+
+    def show(self, plan: Plan, pinned: Plan | None = None) -> None:
+        self.remove_class("-stale")
+        gpu = plan.worst_gpu
+        ghost = footprint_of(pinned.worst_gpu) if pinned is not None else None
+        self.query_one(FootprintBars).show(footprints(plan), device=device_word(plan), ghost=ghost)
+        view = verdict_view(plan)
+        verdict = self.query_one("#verdict", Plain)
+        verdict.update(Content.assemble((f"{view.word}: ", "bold"), view.sentence))
+        verdict.set_classes(f"-{view.color_role}")
+        self.border_title = Content(f"Memory at the peak, {device_word(plan)} {gpu.index}")
+        self.border_subtitle = Content(peak_words(plan))
+        self._show_parts(plan)
+        self.query_one("#details", Plain).update(_details(plan, pinned))
+
+    def _show_parts(self, plan: Plan) -> None:
+        table = self.query_one("#parts", DataTable)
+        rows = part_rows(plan.worst_gpu)
+        keys = [row.label for row in rows]
+        if [key.value for key in table.rows] != keys:
+            selected = self.selected_part
+            table.clear()
+            for key in keys:
+                table.add_row("", "", "", "", key=key)
+            if selected in keys:
+                table.move_cursor(row=keys.index(selected))
+        ascii_only = bool(getattr(self.app, "ascii_only", False))
+        for row in rows:
+            mark = row.letter if ascii_only else row.fill
+            label = cell(f"{mark} {row.label}")
+            label.stylize(row.color, 0, 1)
+            table.update_cell(row.label, "part", label, update_width=True)
+            table.update_cell(row.label, "gib", cell(f"{format_gib(row.bytes):>6}"), update_width=True)
+            table.update_cell(row.label, "basis", cell(row.basis), update_width=True)
+            table.update_cell(row.label, "note", cell(row.note), update_width=True)
+
+    @property
+    def selected_part(self) -> str | None:
+        table = self.query_one("#parts", DataTable)
+        if not table.row_count:
+            return None
+        return table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value
+
+    def refuse(self, words: str) -> None:
+        self.add_class("-stale")
+        verdict = self.query_one("#verdict", Plain)
+        verdict.update(Content.assemble(("NOT PLANNED: ", "bold"), words))
+        verdict.set_classes("-error")
+
+
+def _details(plan: Plan, pinned: Plan | None) -> Content:
+    """Everything below the parts, as blocks of lines."""
+    gpu = plan.worst_gpu
+    blocks: list[list[str]] = []
+    if pinned is not None:
+        blocks.append([f"{difference_words(pinned, plan)}: {combination_of(pinned)}"])
+    blocks.append([f"{severity}: {words}" for severity, words in issue_lines(plan.issues)])
+    blocks.append([f"{name} {format_bytes(size)}" for name, size in readings(gpu)])
+    blocks.append(
+        ["allocated at each instant"]
+        + [
+            f"  {row.label:<28}{format_gib(row.bytes):>7}{'  <- peak' if row.is_peak else ''}"
+            for row in instant_rows(gpu)
+        ]
+    )
+    blocks.append([f"batch: {batch_words(plan)}"])
+    blocks.append([f"speed: {speed_words(plan)}"])
+    blocks.append(
+        [
+            f"host memory {format_bytes(plan.host_bytes)} ({plan.host_verdict}),"
+            f" disk {format_bytes(plan.disk_bytes)} ({plan.disk_verdict})"
+        ]
+    )
+    return Content("\n\n".join("\n".join(block) for block in blocks if block))

@@ -1,0 +1,87 @@
+"""A stand-in for app/tui/services.py: plans built by hand in no time, and calls recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from app.services.presets import merge_overrides
+from app.tui.services import Services
+from planner.errors import ConfigError
+from planner.types import ClusterSpec, Preset
+from tests.app import plans
+
+PRESET = Preset(
+    name="qwen2.5-7b-8k-1x24g",
+    description="for one 24 GB card",
+    values={
+        "model": "Qwen/Qwen2.5-7B-Instruct",
+        "max_length": 8192,
+        "lora": {"rank": 64},
+        "gradient_checkpointing": True,
+        "data": {"train": ["a.jsonl"]},
+    },
+    hardware={"gpu": "A10", "count": 1},
+    origin="built-in",
+)
+OTHER = replace(PRESET, name="[red]odd[/red] preset", values={**PRESET.values, "max_length": 4096})
+
+
+@dataclass(frozen=True)
+class FakeResolved:
+    values: Mapping[str, Any]
+    cluster: ClusterSpec
+
+
+class FakeServices(Services):
+    """Plans follow tests/app/plans.py; ``max_length: 13`` is what cannot be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, Any]] = []
+
+    def presets(self):
+        return (PRESET, OTHER)
+
+    def load_preset(self, name):
+        return next(preset for preset in self.presets() if preset.name == name)
+
+    def model_names(self):
+        return ("Qwen/Qwen2.5-7B-Instruct", "HuggingFaceTB/SmolLM2-135M-Instruct")
+
+    def gpu_names(self):
+        return ("A10", "H200")
+
+    def resolve(self, preset, overrides, hardware):
+        values = merge_overrides(preset.values, overrides)
+        if values["max_length"] == 13:
+            raise ConfigError("max_length is 13.", why="Thirteen is not possible.", fix="Write 16.")
+        return FakeResolved(values=values, cluster=plans.plan(usable_gib=141 if "H200" in hardware else 22).cluster)
+
+    def resolve_for_launch(self, preset, overrides, *, cpu):
+        return self.resolve(preset, overrides, "")
+
+    def plan(self, resolved):
+        world = int(resolved.values.get("sequence_parallel") or 1)
+        usable = resolved.cluster.gpu.usable_bytes / plans.GIB
+        return plans.plan(tokens=resolved.values["max_length"], world=world, usable_gib=usable)
+
+    def recommend(self, resolved, goal):
+        self.calls.append(("recommend", goal))
+        return plans.alternatives()
+
+    def longest_length(self, resolved):
+        return 9216
+
+    def write_command(self, command):
+        self.calls.append(("command", command))
+        return Path("/tmp/command.sh")
+
+    def stop(self, run, mode):
+        self.calls.append(("stop", mode))
+
+    def launch(self, preset, overrides, *, cpu, allow_over):
+        self.calls.append(("launch", (preset.name, dict(overrides), cpu, allow_over)))
+        return Path("/tmp/run")
