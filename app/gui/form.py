@@ -28,8 +28,9 @@ _MAIN_KEYS = ("max_length", "per_device_train_batch_size", "gradient_accumulatio
 _MODEL_KEYS = ("model", "dtype", "autocast", "rope_scaling")
 _PATH_KEYS = ("model", "data.train", "data.eval")
 _LABELS = {
-    "max_length": "length, tokens", "per_device_train_batch_size": "rows", "per_device_eval_batch_size": "evaluation rows",
-    "gradient_accumulation_steps": "accumulation", "ulysses": "Ulysses", "fake_parallel": "fake parallel",
+    "max_length": "length, tokens", "per_device_train_batch_size": "rows",
+    "per_device_eval_batch_size": "evaluation rows", "gradient_accumulation_steps": "accumulation",
+    "ulysses": "Ulysses", "fake_parallel": "fake parallel",
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlencode
 
 from app.gui import plan_html
 from app.gui.form import Field, draft_of, form_fields, form_of
+from app.gui.messages import error_html
 from app.services.hardware import parse_cluster
 from app.services.planning import longest_length_for, plan_resolved, recommend_for
 from app.services.presets import load_preset, parse_override, preset_names
@@ -75,7 +76,7 @@ def view_plan(form: Form) -> PlanView:
         resolved, draft = resolve_form(form)
         plan = plan_resolved(resolved)
     except LongfitError as error:
-        return PlanView(verdict=plan_html.error_html(error), refusal="There is no plan to launch.")
+        return PlanView(verdict=error_html(error, word="NO PLAN"), refusal="There is no plan to launch.")
     return PlanView(
         verdict=plan_html.verdict_html(plan),
         bar=plan_html.bar_html(plan),

@@ -26,7 +26,6 @@ from app.views.plan_view import (
     term_label,
     verdict_view,
 )
-from planner.errors import LongfitError
 from planner.types import Plan
 
 _SEVERITY_WORDS = {"error": "Error", "warning": "Warning", "info": "Note"}
@@ -129,18 +128,6 @@ def issues_html(plan: Plan) -> str:
         f'<p class="issue {severity}"><strong>{_SEVERITY_WORDS[severity]}:</strong> {escape(words)}</p>'
         for severity, words in issue_lines(plan.issues)
     )
-
-
-def error_html(error: LongfitError) -> str:
-    """A refusal where the verdict would stand: what, why, what to do."""
-    return (
-        f'<div role="status" class="verdict role-error"><strong class="word">NO PLAN</strong> '
-        f"<span>{error_words(error)}</span></div>"
-    )
-
-
-def error_words(error: LongfitError) -> str:
-    return " ".join(escape(text) for text in (error.what, error.why, error.fix) if text)
 
 
 def refusal_html(refusal: str) -> str:

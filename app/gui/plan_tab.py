@@ -12,12 +12,15 @@ from typing import Any
 import gradio as gr
 
 from app.gui import plan_actions, plan_html
+from app.gui.messages import shown_to_the_user
 from app.gui.plan_actions import NUM_RECOMMENDATIONS, Form
 from app.gui.plan_form import PlanForm, build_plan_form, form_from_inputs, inputs_from_form, visibility
-from planner.errors import LongfitError
 
-# Keeps the address of the page in step, so that reload, back and bookmarks lead to the same plan.
-REPLACE_ADDRESS = "(query) => { if (query) window.history.replaceState(null, '', query); }"
+# Keeps the address of the page in step, so that reload and bookmarks lead to the same plan. While the address names a
+# run, the Run tab is in front and the plan waits for its turn.
+_FOLLOW_PLAN = """(query) => {
+    if (query && !new URLSearchParams(location.search).has('run')) window.history.replaceState(null, '', query);
+}"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +49,7 @@ class PlanTab:
         )  # fmt: skip
 
     def _then_recommend(self, event: gr.events.Dependency) -> gr.events.Dependency:
-        event = event.then(None, self.address, None, js=REPLACE_ADDRESS, **_QUIET)
+        event = event.then(None, self.address, None, js=_FOLLOW_PLAN, **_QUIET)
         return event.then(show_recommendations, self.form.inputs, list(self.recommendations), **_QUIET)
 
     @property
@@ -136,7 +139,8 @@ def restore(request: gr.Request) -> list[Any]:
 
 
 def load_preset(name: str) -> list[Any]:
-    return inputs_from_form(_said(lambda: plan_actions.load_form(name)))[1:]
+    with shown_to_the_user():
+        return inputs_from_form(plan_actions.load_form(name))[1:]
 
 
 def halve_length(*inputs: Any) -> list[Any]:
@@ -160,12 +164,5 @@ def _applier(rank: int) -> Callable[..., list[Any]]:
 
 
 def _edit(change: Callable[[Form], Form], inputs: tuple[Any, ...]) -> list[Any]:
-    return inputs_from_form(_said(lambda: change(form_from_inputs(*inputs))))
-
-
-def _said(act: Callable[[], Form]) -> Form:
-    """Errors of the user's making become a message on the page."""
-    try:
-        return act()
-    except LongfitError as error:
-        raise gr.Error(plan_html.error_words(error), print_exception=False) from error
+    with shown_to_the_user():
+        return inputs_from_form(change(form_from_inputs(*inputs)))
