@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from core.parallel.layout import shard_row
+from core.train.forward import forward_loss
 from tests.core.model.tiny_models import (
     FAMILIES,
     assert_same_gradients,
@@ -90,6 +92,60 @@ def test_a_row_without_targets_gives_zero_loss_and_zero_gradients():
         assert loss == 0
         assert got
         assert all((gradient == 0).all() for gradient in got.values())
+
+
+def test_evaluation_without_gradients_gives_the_loss_of_training():
+    row = row_of("packed")
+    everything = (*COMBINATIONS["both packed"], setting("fake_parallel", groups=3))
+    setup = tiny_setup(tiny_model(), *everything)
+    with torch.no_grad():
+        evaluated = forward_loss(setup, shard_row(row, setup.mesh, setup.device))
+    assert not evaluated.requires_grad
+    assert evaluated == loss_and_gradients(setup, row)[0]
+
+
+def test_sixteen_bit_engine_is_as_near_to_exact_as_transformers_own():
+    """bfloat16 throughout, on the CPU: the distance of all gradients from the float64 ones."""
+    row = row_of("packed")
+    exact_loss, exact = plain_loss_and_gradients(tiny_model("qwen3", attention="sdpa"), row)
+    shape = {"dtype": torch.bfloat16}
+    stock_loss, stock = plain_loss_and_gradients(tiny_model("qwen3", attention="sdpa", **shape), row)
+    everything = (*COMBINATIONS["both packed"], setting("fake_parallel", groups=3))
+    loss, got = loss_and_gradients(tiny_setup(tiny_model("qwen3", **shape), *everything, dtype="bfloat16"), row)
+
+    def distance(gradients):
+        return sum((gradients[name].double() - exact[name]).norm() ** 2 for name in exact) ** 0.5
+
+    assert abs(loss - exact_loss) <= 2 * abs(stock_loss - exact_loss) + 1e-3 * exact_loss
+    assert distance(got) <= 1.5 * distance(stock)
+
+
+@pytest.mark.parametrize("head_groups", [(), (setting("fake_parallel", groups=3),)], ids=["", "fake_parallel"])
+def test_float32_adapters_on_a_sixteen_bit_base_train_with_and_without_autocast(head_groups):
+    losses = []
+    for autocast in (False, True):
+        optimizations = (setting("lora", rank=3), setting("gradient_checkpointing"), *head_groups)
+        setup = tiny_setup(
+            tiny_model(dtype=torch.bfloat16), *optimizations, adapter_dtype=torch.float32, dtype="bfloat16",
+            autocast=autocast,
+        )  # fmt: skip
+        loss, got = loss_and_gradients(setup, row_of("packed"))
+        losses.append(loss)
+        assert {gradient.dtype for gradient in got.values()} == {torch.float32}
+        assert any(gradient.any() for gradient in got.values())
+    assert abs(losses[0] - losses[1]) < 1e-2 * losses[0]
+
+
+def test_full_training_of_float32_weights_under_autocast_takes_sixteen_bit_attention():
+    shape = {"dtype": torch.float32}
+    setup = tiny_setup(tiny_model("qwen3", **shape), dtype="bfloat16", autocast=True)
+    loss, got = loss_and_gradients(setup, row_of("packed"))
+    want_loss, want = plain_loss_and_gradients(tiny_model("qwen3", attention="sdpa", **shape), row_of("packed"))
+    assert loss != want_loss
+    assert abs(loss - want_loss) < 1e-2 * want_loss
+    for name, gradient in got.items():
+        assert gradient.dtype == torch.float32
+        assert (gradient - want[name]).norm() < 0.1 * want[name].norm(), name
 
 
 def test_transformers_builds_no_mask_for_our_attention(monkeypatch):

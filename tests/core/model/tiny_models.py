@@ -136,15 +136,18 @@ def tiny_setup(
     *optimizations: OptimizationSetting,
     mesh: Mesh | None = None,
     device: torch.device = CPU,
+    adapter_dtype: torch.dtype | None = None,
     **overrides: Any,
 ) -> TrainingSetup:
-    """The run of the real builder; adapters that it adds take the model's dtype."""
+    """The run of the real builder; adapters that it adds take the model's dtype unless told otherwise."""
     mesh = mesh or Mesh(degrees=ParallelDegrees(), rank=0)
     spec = model_spec_from_config("tiny", model.config.to_dict())
     config = run_config(optimizations, parallel=mesh.degrees, **overrides)
-    dtype = next(model.parameters()).dtype
+    dtype = adapter_dtype or next(model.parameters()).dtype
     setup = build_setup(config, spec, model, mesh, device, lambda *_: None, REGISTRY)
-    setup.model.to(dtype)
+    for name, parameter in setup.model.named_parameters():
+        if ".lora_" in name:
+            parameter.data = parameter.data.to(dtype)
     return setup
 
 
