@@ -28,7 +28,7 @@ class TensorBoard:
         from torch.utils.tensorboard import SummaryWriter
 
         # purge_step hides what an earlier attempt wrote beyond the checkpoint that this one continues from.
-        self._writer = SummaryWriter(str(run_dir / "tensorboard"), purge_step=first_step or None)
+        self._writer = SummaryWriter(str(run_dir / "tensorboard"), purge_step=first_step + 1 if first_step else None)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():

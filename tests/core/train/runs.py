@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from core.data.store import StoreWriter
@@ -134,6 +135,24 @@ def train(
     trainer = build(directory, channel, mesh)
     outcome = trainer.run()
     return outcome, channel, trainer
+
+
+def crash(directory: RunDirectory, *, after: int) -> RecordingChannel:
+    """Train until the row of step ``after`` is told, then fail as a killed process does: without another word."""
+
+    class Killed(BaseException):
+        pass
+
+    class Dying(RecordingChannel):
+        def metric(self, row):
+            super().metric(row)
+            if row["step"] == after:
+                raise Killed
+
+    channel = Dying()
+    with pytest.raises(Killed):
+        build(directory, channel).run()
+    return channel
 
 
 def curve(*channels: RecordingChannel) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import torch
 
 from core.run.config_file import read_config
 from core.train.checkpoint import newest_valid
-from tests.core.train.runs import LORA, RecordingChannel, build, change, curve, make_run, setting, train, weights
+from tests.core.train.runs import LORA, RecordingChannel, build, change, crash, curve, make_run, setting, train, weights
 
 DROPOUT = setting("lora", **dict(LORA.knobs) | {"dropout": 0.3})
 CASES = {
@@ -47,24 +47,6 @@ def test_stopped_at_five_and_resumed_the_curve_equals_twelve_steps_in_one_go(tin
     assert all(torch.equal(weight, expected[name]) for name, weight in weights(resumed).items())
     for file in (whole.checkpoints / "step-12").glob("*.safetensors"):
         assert (parted.checkpoints / "step-12" / file.name).read_bytes() == file.read_bytes(), file.name
-
-
-def crash(directory, *, after):
-    """Train until the row of step ``after`` is told, then fail as a killed process does: without another word."""
-
-    class Killed(BaseException):
-        pass
-
-    class Dying(RecordingChannel):
-        def metric(self, row):
-            super().metric(row)
-            if row["step"] == after:
-                raise Killed
-
-    channel = Dying()
-    with pytest.raises(Killed):
-        build(directory, channel).run()
-    return channel
 
 
 def test_after_a_kill_steps_since_the_last_checkpoint_are_repeated_exactly(tiny_model_dir, tmp_path):
