@@ -182,6 +182,7 @@ class Supervisor:
             self._family.end(grace_seconds=STOP_GRACE_SECONDS if is_good else FAILURE_GRACE_SECONDS)
 
     def _finish(self) -> int:
+        self._reap()  # zombies are gone to everybody but us
         self._take_messages(self._listener.drain())
         self._sampler.stop()
         if self._stop is not None:

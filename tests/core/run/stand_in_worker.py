@@ -26,7 +26,7 @@ def main() -> int:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if ways.get("spawn_child"):
             subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
-        print(f"rank {rank} of {os.environ.get('WORLD_SIZE')} is here, pid {os.getpid()}", flush=True)
+        sys.stdout.write(f"rank {rank} of {os.environ['WORLD_SIZE']} is here, pid {os.getpid()}\n")
         return train(channel, rank, run_dir / "checkpoints", ways)
 
 

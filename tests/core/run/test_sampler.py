@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import os
+
+from core.run.nvml import GpuReading, Nvml
+from core.run.sampler import Sampler, is_worth_a_row, sample_row
+from tests.core.run.run_cases import wait_for
+
+GPU = GpuReading(index=0, used_bytes=10 << 30, total_bytes=24 << 30, utilization=50)
+
+
+def test_a_row_has_gpus_ranks_and_the_host():
+    row = sample_row((GPU,), {1: os.getpid(), 2: 2**22 + 1}, now=5.0)
+    assert row["source"] == "supervisor"
+    assert row["gpus"] == [{"index": 0, "used_bytes": 10 << 30, "total_bytes": 24 << 30, "utilization": 50}]
+    assert [entry["rank"] for entry in row["ranks"]] == [1]
+    assert row["host_available_bytes"] > 0
+
+
+def test_rows_that_say_nothing_new_are_left_out_for_ten_seconds():
+    def row(time, used):
+        return {"time": time, "ranks": [], "gpus": [{"index": 0, "used_bytes": used}]}
+
+    assert not is_worth_a_row(row(0, 1000), row(1, 1005))
+    assert is_worth_a_row(row(0, 1000), row(1, 1011))
+    assert is_worth_a_row(row(0, 1000), row(10, 1000))
+    assert is_worth_a_row(row(0, 1000), {**row(1, 1000), "ranks": [{"rank": 0, "rss_bytes": 1}]})
+
+
+def test_the_thread_samples_until_it_is_stopped():
+    sampler = Sampler(Nvml(""), period_seconds=0.01)
+    sampler.worker_pids = {0: os.getpid()}
+    sampler.start()
+    rows = wait_for(sampler.rows, seconds=10)
+    assert rows[0]["ranks"][0]["rss_bytes"] > 0
+    sampler.stop()
+    sampler.rows()
+    assert sampler.rows() == []
