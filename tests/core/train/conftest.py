@@ -1,45 +1,8 @@
-"""A tiny Llama with a tokenizer trained on the spot, saved in a folder as a user would have it."""
-
 import pytest
 
 
 @pytest.fixture(scope="session")
 def tiny_model_dir(tmp_path_factory):
-    import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from tests.core.train.tiny_llama import save_tiny_llama
 
-    directory = tmp_path_factory.mktemp("tiny-llama")
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        special_tokens=["<|im_start|>", "<|im_end|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(["user: name three long documents", "assistant: the answer is long"], trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|im_end|>")
-    fast.chat_template = (
-        "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    )
-    fast.save_pretrained(directory)
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(fast),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=fast.eos_token_id,
-        pad_token_id=fast.pad_token_id,
-        dtype="float32",
-    )
-    LlamaForCausalLM(config).save_pretrained(directory)
-    return directory
+    return save_tiny_llama(tmp_path_factory.mktemp("tiny-llama"))
