@@ -59,6 +59,7 @@ class Intake:
                     self._take(part, line, shape, result)
                 if self.progress is not None:
                     self.progress(self.tally.read, self._names[batch[-1][0]])
+            self._lengths, self._num_targets = self._writer.lengths, self._writer.num_targets
             stops = self.data.on_bad_row == "stop" and self.tally.num_bad > 0
             return None if stops or len(self._writer) == 0 else self._writer.finish(self._names)
 
@@ -69,9 +70,9 @@ class Intake:
             DataRefused: bad rows under on_bad_row "stop", or no usable row.
             ConfigError: no row at all.
         """
-        lengths = store.lengths if store is not None else np.empty(0, np.int64)
-        targets = store.num_targets if store is not None else 0
-        report = self.tally.to_dict(lengths=lengths, num_targets=targets, max_length=self.max_length, packing=packing)
+        report = self.tally.to_dict(
+            lengths=self._lengths, num_targets=self._num_targets, max_length=self.max_length, packing=packing
+        )
         report["preview"] = self.preview
         if store is not None:
             return report

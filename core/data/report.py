@@ -161,6 +161,7 @@ def refusal(report: dict[str, Any], names: Sequence[str], *, skip_is_on: bool) -
     mend = "Mend them"
     if set(problems["by_kind"]) == {"no target"}:
         what = f"{problems['count']:,} of {rows['read']:,} rows of {where} have no trainable token."
-        mend = f"Raise max_length above {report['max_length']:,}, set data: {{over_length: truncate_left}}"
-    skip = f", or set data: {{on_bad_row: skip}} to train on the other {usable:,}." if usable and not skip_is_on else "."
-    return DataRefused(what, why="\n".join(listed), fix=mend + skip, report=report)
+        mend = f"Raise max_length above {report['max_length']:,} or set data: {{over_length: truncate_left}}"
+    others = f", or set data: {{on_bad_row: skip}} to train on the other {usable:,}"
+    skip = others if usable and not skip_is_on else ""
+    return DataRefused(what, why="\n".join(listed), fix=f"{mend}{skip}.", report=report)

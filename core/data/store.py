@@ -111,6 +111,15 @@ class StoreWriter:
     def __len__(self) -> int:
         return len(self._counts)
 
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each sample so far, (num_samples,) int64."""
+        return np.diff(np.array(self._offsets, dtype=np.int64))
+
+    @property
+    def num_targets(self) -> int:
+        return sum(self._counts)
+
     def add(self, tokens: np.ndarray, targets: np.ndarray, *, source: int = 0, line: int = 0) -> None:
         """Append one sample: tokens (n,) integers below 2^31, targets (n,) bool, n >= 1.
 
@@ -135,7 +144,7 @@ class StoreWriter:
             "schema": SCHEMA,
             "num_samples": len(self._counts),
             "num_tokens": self._offsets[-1],
-            "num_targets": sum(self._counts),
+            "num_targets": self.num_targets,
             "sources": list(sources),
         }
         (self._folder / "store.json").write_text(json.dumps(facts), encoding="utf-8")

@@ -44,9 +44,13 @@ def save_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> SaveTokenizer:
     trained = train_backend().to_str()
 
     def save(
-        template: str | None = CHATML, *, bos: str | None = None, eos: str | None = "<|im_end|>", pad: str | None = None,
+        template: str | None = CHATML,
+        *,
+        bos: str | None = None,
+        eos: str | None = "<|im_end|>",
+        pad: str | None = None,
         adds_bos: bool = False,
-    ) -> Path:  # fmt: skip
+    ) -> Path:
         backend = Tokenizer.from_str(trained)
         if adds_bos and bos is not None:
             backend.post_processor = processors.TemplateProcessing(

@@ -1,0 +1,139 @@
+"""The data report as words, rows and text. Pure; used by `longfit data`, the TUI and the page.
+
+``report`` is what core/data/prepare.py answers: {"train": {...}, "eval": {...} | None, "stores": {...}, ...}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from app.views.format import format_count, format_share
+
+_FATES = (
+    ("kept", "kept whole"),
+    ("truncated", "cut to max_length"),
+    ("split", "split into pieces"),
+    ("dropped", "dropped as too long"),
+    ("bad", "bad"),
+)
+_MAX_FILES = 20
+
+
+def fate_rows(part: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """(what happened, rows, share) of the rows read; only fates that occurred, after the first."""
+    rows = part["rows"]
+    read = rows["read"]
+    result = [("read", format_count(read), "")]
+    result += [(words, format_count(rows[key]), format_share(rows[key] / read)) for key, words in _FATES if rows[key]]
+    if rows["blank_lines"]:
+        result.append(("blank lines", format_count(rows["blank_lines"]), "ignored"))
+    return result
+
+
+def token_words(part: Mapping[str, Any]) -> str:
+    """``424 tokens kept of 4,679 read, 192 to be predicted (45 %)``."""
+    tokens = part["tokens"]
+    share = format_share(tokens["targets"] / tokens["kept"]) if tokens["kept"] else "n/a"
+    kept, read = format_count(tokens["kept"]), format_count(tokens["read"])
+    return f"{kept} tokens kept of {read} read, {format_count(tokens['targets'])} to be predicted ({share})"
+
+
+def length_words(part: Mapping[str, Any]) -> str:
+    """``tokens per row: 40 to 4,035, median 99, mean 668.4, 95 % are at most 2,894``."""
+    lengths = part["lengths"]
+    low, high, median, p95 = (format_count(lengths[key]) for key in ("min", "max", "median", "p95"))
+    return f"tokens per row: {low} to {high}, median {median}, mean {lengths['mean']:,}, 95 % are at most {p95}"
+
+
+def packing_words(part: Mapping[str, Any]) -> str:
+    packing = part["packing"]
+    counts = {
+        key: f"{format_count(packing[f'rows_{key}'])} ({format_share(packing[f'fill_{key}'])} full)"
+        for key in ("without", "with")
+    }
+    length = format_count(part["max_length"])
+    return f"rows of max_length {length}: {counts['without']} without packing, {counts['with']} with packing"
+
+
+def histogram_rows(part: Mapping[str, Any], *, width: int = 40, ascii_only: bool = False) -> list[tuple[str, str, str]]:
+    """(tokens up to, rows, bar)."""
+    bins = part["lengths"]["histogram"]
+    most = max((item["rows"] for item in bins), default=1)
+    block = "#" if ascii_only else "█"
+    return [
+        (format_count(item["upto"]), format_count(item["rows"]), block * -(-item["rows"] * width // most))
+        for item in bins
+    ]
+
+
+def problem_lines(part: Mapping[str, Any]) -> list[str]:
+    """``train.jsonl:3: not valid JSON at column 57``, then how many more."""
+    problems = part["problems"]
+    lines = [printable(f"{item['file']}:{item['line']}: {item['reason']}") for item in problems["first"]]
+    more = problems["count"] - len(lines)
+    return lines + ([f"and {format_count(more)} more"] if more else [])
+
+
+def preview_lines(row: Mapping[str, Any]) -> list[str]:
+    """One row as the model sees it; lines that begin with ``>`` are to be predicted."""
+    tokens, targets = format_count(row["tokens"]), format_count(row["targets"])
+    lines = [f"{row['origin']}  {row['shape']}, {tokens} tokens, {targets} to be predicted"]
+    for text, is_target in row["segments"]:
+        mark = "  > " if is_target else "    "
+        pieces = text.removesuffix("\n").split("\n") if text != "\n" else ["\\n"]
+        lines += [mark + printable(piece) for piece in pieces]
+    return lines
+
+
+def printable(text: str) -> str:
+    """Control characters spelled out: data must not steer the terminal that shows it."""
+    return text.translate({code: f"\\x{code:02x}" for code in (*range(9), *range(10, 32), *range(127, 160))})
+
+
+def data_report_text(
+    report: Mapping[str, Any], *, rows: int = 3, ascii_only: bool = False, with_problems: bool = True
+) -> str:
+    """The whole report as plain text, ends without a newline. ``with_problems`` lists the bad rows."""
+    names = [name for name in ("train", "eval") if report.get(name)]
+    blocks = [_part_text(name, report[name], ascii_only, with_problems) for name in names]
+    train = report["train"]
+    if train is not None and "held_out_rows" in train:
+        held_out, kept = report["stores"]["eval"], report["stores"]["train"]
+        blocks.append(
+            f"held out for evaluation: {format_count(train['held_out_rows'])} distinct rows, "
+            f"{format_count(held_out['tokens'])} tokens; left to train on: {format_count(kept['tokens'])} tokens"
+        )
+    shown = train["preview"][:rows] if train is not None else []
+    if shown:
+        blocks.append("first rows (lines marked > are to be predicted)")
+        blocks += ["\n".join(preview_lines(row)) for row in shown]
+    return "\n\n".join(blocks)
+
+
+def _part_text(name: str, part: Mapping[str, Any], ascii_only: bool, with_problems: bool) -> str:
+    shapes = ", ".join(f"{format_count(count)} {shape}" for shape, count in part["shapes"].items())
+    lines = [f"{name}: {shapes or 'no row understood'}", *_columns(fate_rows(part))]
+    files = [
+        (item["path"], format_count(item["rows"]), f"{format_count(item['bad'])} bad" if item["bad"] else "")
+        for item in part["files"]
+    ]
+    if len(files) > 1:
+        lines += ["files", *_columns(files[:_MAX_FILES])]
+        lines += [f"  and {len(files) - _MAX_FILES} more"] if len(files) > _MAX_FILES else []
+    if part["lengths"]["max"]:
+        lines += [token_words(part), length_words(part)]
+        lines += _columns(histogram_rows(part, ascii_only=ascii_only), align=(str.rjust, str.rjust, str.ljust))
+        lines.append(packing_words(part))
+    lines += [f"note: {words} ({format_count(count)})" for words, count in part["notes"].items()]
+    lines += [f"note: {words}" for words in part["remarks"]]
+    if with_problems and part["problems"]["count"]:
+        lines += ["bad rows", *("  " + line for line in problem_lines(part))]
+    return "\n".join(lines)
+
+
+def _columns(
+    rows: Sequence[tuple[str, ...]], *, align: tuple[Callable[..., str], ...] = (str.ljust, str.rjust, str.rjust)
+) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return ["  " + "  ".join(put(cell, width) for put, cell, width in zip(align, row, widths)).rstrip() for row in rows]
