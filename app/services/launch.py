@@ -1,4 +1,4 @@
-"""Start a run, or a further attempt of one: directory, detached supervisor, first sign of life. Used by every face."""
+"""Start a run, or a further attempt of one: plan, data, directory, detached supervisor. Used by every face."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from app.services.locations import default_runs_dir
+from app.services.planning import Planned, cluster_for_launch, plan_preset, refuse_errors
+from app.services.prepare_data import Progress, prepare_data
+from app.services.presets import load_preset, preset_text
 from app.services.runs import is_attended, observed_state
 from core.run.command import DEFAULT_TARGET, Device, WorkerCommand, worker_command
 from core.run.directory import RunDirectory, create_run
@@ -19,11 +23,68 @@ from core.run.environment import describe_environment
 from core.run.interpreter import child_environment, python_argv
 from core.run.journal import read_state
 from core.run.process import is_alive
-from planner.errors import ConfigError, LaunchError
-from planner.types import RunConfig, RunState
+from planner.errors import ConfigError, DoesNotFit, LaunchError
+from planner.plan_json import plan_to_dict
+from planner.types import Plan, Preset, RunConfig, RunState
 
 _START_SECONDS = 60.0  # an interpreter that imports no torch needs a fraction of a second
 _LEAVE_SECONDS = 10.0  # a supervisor that has said `finished` is about to leave
+
+
+def plan_for_launch(
+    preset: str | Preset, overrides: Mapping[str, Any] | None = None, *, gpu: str | None = None
+) -> Planned:
+    """The plan of a preset on the hardware that a launch really gets; ``gpu`` as in cluster_for_launch.
+
+    Raises: ConfigError when the preset is wrong or the planner finds an error in it.
+    """
+    loaded = load_preset(preset) if isinstance(preset, str) else preset
+    planned = plan_preset(loaded, overrides, cluster=cluster_for_launch(loaded, gpu), alternatives=True)
+    refuse_errors(planned.plan)
+    return planned
+
+
+def refuse_what_does_not_fit(plan: Plan) -> None:
+    """Raises: DoesNotFit with the bytes that are missing and the fastest change that would do."""
+    if plan.verdict != "over":
+        return
+    worst = plan.worst_gpu
+    fitting = next((found for found in plan.alternatives if found.verdict == "fits"), None)
+    why = f"The worst of {len(plan.gpus)} needs {worst.used_bytes:,} of {worst.usable_bytes:,} usable bytes."
+    if plan.host_verdict == "over":
+        why += f" Host memory needs {plan.host_bytes:,} of {plan.cluster.host_bytes_per_node:,} bytes."
+    if plan.disk_verdict == "over":
+        why += f" The checkpoints need {plan.disk_bytes:,} of {plan.cluster.disk_free_bytes or 0:,} free bytes."
+    changes = " ".join(f"--set {key}={value}" for key, value in fitting.changes) if fitting is not None else ""
+    fix = f"It fits with {changes}." if changes else "Lower max_length, or use more or larger GPUs."
+    raise DoesNotFit(f"{plan.config.name} does not fit on this machine.", why=why, fix=fix)
+
+
+def launch_preset(
+    preset: str | Preset, overrides: Mapping[str, Any] | None = None, *, gpu: str | None = None,
+    allow_over: bool = False, runs_root: Path | None = None, on_progress: Progress | None = None,
+) -> RunDirectory:  # fmt: skip
+    """Plan for this machine, prepare the data, start. Returns once the supervisor has reported in.
+
+    Raises: as plan_for_launch, launch_planned, and DoesNotFit unless ``allow_over``.
+    """
+    planned = plan_for_launch(preset, overrides, gpu=gpu)
+    if not allow_over:
+        refuse_what_does_not_fit(planned.plan)
+    return launch_planned(planned, runs_root=runs_root, on_progress=on_progress)
+
+
+def launch_planned(
+    planned: Planned, *, runs_root: Path | None = None, on_progress: Progress | None = None
+) -> RunDirectory:
+    """Prepare the data and start what was planned. Raises: as prepare_data and launch."""
+    config = planned.resolved.config
+    prepared = prepare_data(config, on_progress=on_progress)
+    return launch(
+        config=config, plan=plan_to_dict(planned.plan),
+        preset_text=preset_text(replace(planned.preset, values=planned.resolved.values)),
+        data={"train": prepared.train_store, "eval": prepared.eval_store}, runs_root=runs_root,
+    )  # fmt: skip
 
 
 def launch(

@@ -20,7 +20,8 @@ _OWN_EVENTS = frozenset(
 
 class Inbox:
     def __init__(self, journal: Journal, ranks: Ranks, *, is_resume: bool) -> None:
-        self.memory: dict[int, dict[str, Any]] = {}  # rank -> newest row, with the highest peak
+        self.memory: dict[int, dict[str, Any]] = {}  # rank -> newest row
+        self.peaks: dict[int, dict[str, Any]] = {}  # rank -> row with the most allocated bytes
         self.failed_at: float | None = None  # monotonic: when the first rank said that it is dying
         self._journal = journal
         self._ranks = ranks
@@ -94,6 +95,7 @@ class Inbox:
 
     def _take_memory(self, row: dict[str, Any]) -> None:
         self._journal.memory(row)
-        rank = int(row.get("rank") or 0)
-        peak = max(int(row.get("peak_bytes") or 0), int(self.memory.get(rank, {}).get("peak_bytes") or 0))
-        self.memory[rank] = {**row, "peak_bytes": peak}
+        rank = int(row["rank"])
+        self.memory[rank] = row
+        if int(row["allocated_bytes"]) >= int(self.peaks.get(rank, {}).get("allocated_bytes", 0)):
+            self.peaks[rank] = row

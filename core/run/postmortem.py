@@ -1,7 +1,7 @@
 """postmortem.json: why a run failed, with what was known at that moment. Written by the supervisor, before `finished`.
 
-Memory compares like with like: the highest allocated bytes of a rank above its baseline, against the plan's allocated
-peak. On a GPU the baseline is zero.
+Memory compares like with like: the most bytes that tensors of a rank held (``allocated_bytes`` of its memory rows),
+against the plan's allocated peak.
 """
 
 from __future__ import annotations
@@ -112,9 +112,11 @@ def oom_kill_count() -> int:
 
 def build_postmortem(
     *, cause: Cause, state: RunState, exits: Sequence[Exit], memory: Mapping[int, Mapping[str, Any]],
-    host: Mapping[str, Any], plan: Mapping[str, Any], tail: Sequence[str], now: float,
+    peaks: Mapping[int, Mapping[str, Any]], host: Mapping[str, Any], plan: Mapping[str, Any], tail: Sequence[str],
+    now: float,
 ) -> dict[str, Any]:  # fmt: skip
-    """``memory``: rank -> its newest row with the highest peak; ``host``: the supervisor's newest memory row."""
+    """``memory``: rank -> its newest row; ``peaks``: rank -> its row with the most allocated bytes; ``host``: the
+    supervisor's newest memory row."""
     return {
         "schema": 1,
         "time": now,
@@ -127,7 +129,7 @@ def build_postmortem(
         "attempt": state.attempt,
         "last_checkpoint": state.last_checkpoint,
         "exits": [{"rank": e.rank, "pid": e.pid, "code": e.code, "signal": e.signal} for e in exits],
-        "peaks": [_peak(rank, row, plan) for rank, row in sorted(memory.items())],
+        "peaks": [_peak(rank, row, plan) for rank, row in sorted(peaks.items())],
         "peak_instant": plan.get("peak_instant"),
         "memory": {str(rank): dict(row) for rank, row in sorted(memory.items())},
         "host": dict(host),
@@ -137,7 +139,7 @@ def build_postmortem(
 
 
 def _peak(rank: int, row: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
-    measured = max(0, int(row.get("peak_bytes") or 0) - int(row.get("baseline_bytes") or 0))
+    measured = int(row["allocated_bytes"])
     gpus = plan.get("gpus") or []
     planned = int(gpus[rank]["peak"]["allocated_bytes"]) if rank < len(gpus) else None
     return {

@@ -218,7 +218,7 @@ class Supervisor:
     def _write_postmortem(self, cause: Cause) -> None:
         content = build_postmortem(
             cause=cause, state=self._journal.state, exits=self._ranks.exits, memory=self._inbox.memory,
-            host=self._host_row, plan=self._directory.read_json(self._directory.plan),
+            peaks=self._inbox.peaks, host=self._host_row, plan=self._directory.read_json(self._directory.plan),
             tail=log_tail(self._directory.log), now=time.time(),
         )  # fmt: skip
         atomic_write(self._directory.postmortem, json.dumps(content, indent=1) + "\n")

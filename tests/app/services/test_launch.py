@@ -24,7 +24,6 @@ from tests.core.run.run_cases import (
     family_of,
     make_config,
     make_run,
-    wait_for,
     wait_for_step,
 )
 
@@ -39,7 +38,7 @@ def losses(run):
     return [(row["step"], row["loss"]) for row in read_rows(run.metrics)]
 
 
-def test_launch_returns_a_run_that_is_under_way(tmp_path):
+def test_a_started_run_is_under_way(tmp_path):
     paths = launch(
         config=make_config(), plan=PLAN, preset_text="model: x\n", data={"train": "data.store", "eval": None},
         runs_root=tmp_path, target=STAND_IN,

@@ -52,7 +52,7 @@ def train(channel, rank: int, checkpoints: Path, ways: dict) -> int:
         if is_main:
             loss = math.nan if step == ways.get("nonfinite_at") else 1.0 / step
             channel.metric({"step": step, "time": time.time(), "loss": loss})
-            channel.memory({"step": step, "rank": rank, "peak_bytes": 1000 * step, "baseline_bytes": 100})
+            channel.memory({"step": step, "rank": rank, "instant": "backward", "allocated_bytes": 1000 * step})
             channel.event("progress", step=step)
         if is_main and ways.get("save_steps") and step % ways["save_steps"] == 0:
             save(channel, checkpoints, step)

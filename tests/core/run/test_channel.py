@@ -1,4 +1,4 @@
-"""The worker's side of the line, against a listener in this process; ends of processes are tested with the supervisor."""
+"""The worker's side of the line, against a listener in this process; how processes end is in test_supervisor.py."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_the_supervisor_samples_the_ranks_beside_their_own_rows(tmp_path):
     assert samples[0]["ranks"][0]["rss_bytes"] > 1 << 20
     submit_stop(run.control, "kill")
     process.wait(30)
-    assert any(row.get("peak_bytes") for row in read_rows(run.memory))
+    assert any(row.get("allocated_bytes") for row in read_rows(run.memory))
 
 
 def test_a_failing_rank_is_explained(tmp_path):
@@ -83,7 +83,7 @@ def test_a_failing_rank_is_explained(tmp_path):
     assert (postmortem["kind"], postmortem["rank"], postmortem["step"]) == ("oom", 0, 2)
     assert "MemoryError" in postmortem["traceback"]
     assert postmortem["peaks"] == [
-        {"rank": 0, "instant": None, "measured_bytes": 1900, "planned_bytes": 700, "over_bytes": 1200}
+        {"rank": 0, "instant": "backward", "measured_bytes": 2000, "planned_bytes": 700, "over_bytes": 1300}
     ]
     assert postmortem["exits"][0]["code"] == 1
     assert "MemoryError: no memory left for step 3" in postmortem["log_tail"]
