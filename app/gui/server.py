@@ -13,14 +13,13 @@ import secrets
 import socket
 from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlencode
 
 from app.gui.guard import Guard
 from planner.errors import ConfigError
 
 if TYPE_CHECKING:
-    import gradio
     from starlette.types import ASGIApp
 
 FIRST_PORT = 7860
@@ -37,20 +36,16 @@ class Address:
     token: str | None
 
     @property
-    def is_loopback(self) -> bool:
-        return is_loopback(self.host)
-
-    def url(self, **query: str) -> str:
+    def url(self) -> str:
         """The address to open, with the token when one is needed."""
         host = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(self.host, self.host)
         host = f"[{host}]" if ":" in host else host
-        query = query | ({"token": self.token} if self.token else {})
-        return f"http://{host}:{self.port}/" + (f"?{urlencode(query)}" if query else "")
+        return f"http://{host}:{self.port}/" + (f"?token={self.token}" if self.token else "")
 
 
 def serve(
     *,
-    build_page: Callable[[], gradio.Blocks],
+    runs_root: Path,
     host: str,
     port: int | None,
     require_token: bool,
@@ -63,11 +58,10 @@ def serve(
     """
     isolate_environment(os.environ)
     bound = bind(host, port)
-    bound_port = bound.getsockname()[1]
+    bound_host, bound_port = bound.getsockname()[:2]
     try:
-        token = secrets.token_urlsafe(32) if require_token or not is_loopback(host) else None
-        address = Address(host=host, port=bound_port, token=token)
-        app = build_app(build_page(), address=address, hosts=allowed_hosts(host, extra_hosts))
+        address = Address(host=host, port=bound_port, token=token_for(bound_host, required=require_token))
+        app = build_app(address, runs_root=runs_root, hosts=allowed_hosts(host, extra_hosts))
         announce(address)
         _run(app, bound)
     finally:
@@ -92,6 +86,11 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def token_for(host: str, *, required: bool) -> str | None:
+    """256 random bits for any address that others can reach; None where nobody is asked."""
+    return secrets.token_urlsafe(32) if required or not is_loopback(host) else None
 
 
 def bind(host: str, port: int | None) -> socket.socket:
@@ -139,16 +138,17 @@ def allowed_hosts(host: str, extra_hosts: Iterable[str]) -> frozenset[str]:
     return frozenset(hosts | own | {socket.gethostname().lower(), socket.getfqdn().lower()})
 
 
-def build_app(page: gradio.Blocks, *, address: Address, hosts: frozenset[str]) -> ASGIApp:
+def build_app(address: Address, *, runs_root: Path, hosts: frozenset[str]) -> ASGIApp:
     """The whole ASGI application: guard in front, Gradio behind, nothing of Gradio's that is not used."""
     import gradio as gr
     from fastapi import FastAPI
 
+    from app.gui.page import build_page
     from app.gui.style import HEAD, style_sheet, theme
 
     gradio_app = gr.mount_gradio_app(
         FastAPI(docs_url=None, redoc_url=None, openapi_url=None),
-        page,
+        build_page(runs_root=runs_root, needs_token=address.token is not None),
         path="/",
         server_name=address.host,
         server_port=address.port,

@@ -1,0 +1,56 @@
+"""`longfit web`: the browser page, on 127.0.0.1. The address goes to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import socket
+import sys
+from pathlib import Path
+
+from app.services.extras import require_extra
+from app.services.locations import default_runs_dir
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--port", type=int, metavar="N", help="default: the first free one from 7860 on")
+    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS",
+                        help="address to serve on; any but the loopback asks visitors for a token")  # fmt: skip
+    parser.add_argument("--token", action="store_true",
+                        help="ask for a token on 127.0.0.1 too: for machines that others log in to")  # fmt: skip
+    parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", dest="hosts",
+                        help="a further name this server is reached by, such as a proxy's (repeatable)")  # fmt: skip
+    parser.add_argument("--runs-dir", type=Path, metavar="DIR", help="where runs lie (default: runs)")
+
+
+def run(args: argparse.Namespace) -> int:
+    require_extra("web", "gradio", purpose="The browser page")
+    from app.gui.server import Address, serve
+
+    runs_root = args.runs_dir or default_runs_dir()
+
+    def announce(address: Address) -> None:
+        print(address.url, flush=True)
+        for line in _advice(address.host, address.port, needs_token=address.token is not None):
+            print(line, file=sys.stderr, flush=True)
+
+    try:
+        serve(
+            runs_root=runs_root, host=args.host, port=args.port, require_token=args.token, extra_hosts=args.hosts,
+            announce=announce,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        print("The page is closed. Runs go on.", file=sys.stderr)
+    return 0
+
+
+def _advice(host: str, port: int, *, needs_token: bool) -> list[str]:
+    lines = ["Ctrl-C closes the page; runs go on."]
+    if needs_token:
+        lines.append("The address holds the token: whoever has it can start and stop runs as you.")
+    if os.environ.get("SSH_CONNECTION") and host in ("127.0.0.1", "localhost"):
+        lines.append(
+            f"From your own machine: ssh -L {port}:127.0.0.1:{port} {getpass.getuser()}@{socket.gethostname()}"
+        )
+    return lines
