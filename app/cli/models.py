@@ -26,10 +26,9 @@ def run(args: argparse.Namespace) -> int:
     print(f"{'name':<40} {'parameters':>10} {'native length':>13} {'layers':>6} {'heads q/kv':>10}  weights")
     for row in rows:
         heads = f"{row['num_attention_heads']}/{row['num_kv_heads']}"
-        print(
-            f"{row['name']:<40} {format_short_count(row['num_parameters']):>10}"
-            f" {format_count(row['native_length']):>13} {row['num_layers']:>6} {heads:>10}  {'here' if row['folder'] else 'to download'}"
-        )
+        size, length = format_short_count(row["num_parameters"]), format_count(row["native_length"])
+        where = "here" if row["folder"] else "to download"
+        print(f"{row['name']:<40} {size:>10} {length:>13} {row['num_layers']:>6} {heads:>10}  {where}")
     print("Any folder with a config.json of these families can be planned too: model: path/to/folder", file=sys.stderr)
     return 0
 
