@@ -1,0 +1,60 @@
+"""`longfit infer`: answer a prompt with what a run has trained, in a process of its own (this one imports no torch)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+
+from app.services.models import find_model
+from app.services.runs import find_run
+from core.run.interpreter import child_environment, python_argv
+from planner.errors import ConfigError, RunNotFound
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "source", metavar="RUN_OR_MODEL", help="a run (id, its last four characters, path, last), or a model"
+    )
+    parser.add_argument("prompt", metavar="PROMPT", help="the question; - reads standard input")
+    parser.add_argument("--system", metavar="TEXT", help="system prompt")
+    parser.add_argument("--step", type=int, metavar="N", help="a run's checkpoint of this step instead of its newest")
+    parser.add_argument("--base", action="store_true", help="a run's model before its training, to compare")
+    parser.add_argument("--adapter", metavar="DIR", help="a folder with adapter_config.json, for a model")
+    parser.add_argument("--max-new-tokens", type=int, default=256, metavar="N")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
+    parser.add_argument("--top-p", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def run(args: argparse.Namespace) -> int:
+    """The exit code of core.infer: 0, 2 bad input, 4 out of memory."""
+    command = [
+        *python_argv("-m", "core.infer"), *_source(args), f"--prompt={args.prompt}",
+        "--max-new-tokens", str(args.max_new_tokens), "--temperature", str(args.temperature),
+        "--top-p", str(args.top_p), "--seed", str(args.seed),
+    ]  # fmt: skip
+    if args.system is not None:
+        command.append(f"--system={args.system}")
+    return subprocess.run(command, env=child_environment(os.environ), check=False).returncode
+
+
+def _source(args: argparse.Namespace) -> list[str]:
+    """Raises: ConfigError when it is neither a run nor a model, or a flag belongs to the other one."""
+    try:
+        directory = find_run(args.source)
+    except RunNotFound as not_a_run:
+        try:
+            _, model = find_model(args.source)
+        except ConfigError as not_a_model:
+            raise ConfigError(
+                f"{args.source!r} is neither a run nor a model.", why=not_a_model.what,
+                fix=" ".join(words for words in (not_a_run.fix, not_a_model.fix) if words),
+            ) from None  # fmt: skip
+        if args.step is not None or args.base:
+            raise ConfigError("--step and --base belong to a run.", why=f"{args.source!r} is a model.") from None
+        return ["--model", model, *(["--adapter", args.adapter] if args.adapter else [])]
+    if args.adapter:
+        raise ConfigError("--adapter belongs to a model.", why=f"{args.source!r} is a run, which has its own adapter.")
+    step = [] if args.step is None else ["--step", str(args.step)]
+    return ["--run", str(directory.path), *step, *(["--base"] if args.base else [])]

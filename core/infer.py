@@ -1,0 +1,254 @@
+"""Answer a prompt with a model, an adapter or a trained checkpoint: `python -P -m core.infer`, from `longfit infer`.
+
+The prompt is rendered exactly as the training data was, so that the ids are the beginning of a training row. The
+answer streams to stdout, talk goes to stderr. Exit codes: 0, 2 bad input, 4 out of memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TextStreamer,
+)
+from transformers.utils import logging as transformers_logging
+
+from core.data.shapes import Conversation
+from core.data.tokenizer import RowTokenizer, tokenizer_folder
+from core.model.load import freeze_dynamic_rope, scale_rope
+from core.run.config_file import read_config
+from core.run.directory import open_run
+from core.train.checkpoint import newest_valid, problem_with, step_path
+from planner.errors import ConfigError, LongfitError
+
+ADAPTER_CONFIG = "adapter_config.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What to load."""
+
+    model: str  # folder or hub id
+    adapter: Path | None = None
+    dtype: str = "auto"  # "auto": as the weights were saved
+    rope_scaling: Mapping[str, Any] = field(default_factory=dict)
+    max_length: int = 0  # of the training, for dynamic RoPE; 0: as the model says
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    max_new_tokens: int = 256
+    temperature: float = 0.0  # 0: greedy
+    top_p: float = 1.0
+    seed: int = 0
+
+
+def source_of_run(run_dir: Path, *, step: int | None = None, use_base: bool = False) -> Source:
+    """The newest valid checkpoint of a run, or that of ``step``, or the model before the training.
+
+    Raises: ConfigError when there is no such checkpoint or it is damaged, RunNotFound.
+    """
+    directory = open_run(run_dir)
+    config = read_config(directory.path)
+    checkpoint: Path | None = None
+    if not use_base:
+        checkpoint = (
+            newest_valid(directory.checkpoints).path if step is None else step_path(directory.checkpoints, step)
+        )
+        if checkpoint is None or not checkpoint.is_dir():
+            steps = sorted(path.name for path in directory.checkpoints.glob("step-*"))
+            wanted = "valid checkpoint" if step is None else f"checkpoint of step {step}"
+            raise ConfigError(
+                f"The run {directory.id} has no {wanted}.",
+                why=f"It holds {', '.join(steps) or 'none'}.",
+                fix="Wait for its first checkpoint, or answer with the untrained model: --base.",
+            )
+        if step is not None and (problem := problem_with(checkpoint)) is not None:
+            raise ConfigError(
+                f"The checkpoint {checkpoint} cannot be used.", why=f"{problem}.", fix="Choose another step."
+            )
+    common: dict[str, Any] = {"dtype": config.dtype, "max_length": config.max_length}
+    if checkpoint is not None and not (checkpoint / ADAPTER_CONFIG).is_file():
+        return Source(model=str(checkpoint), **common)  # a whole model: its config.json has the scaled RoPE
+    return Source(model=config.model, adapter=checkpoint, rope_scaling=dict(config.rope_scaling), **common)
+
+
+def load(source: Source, device: torch.device) -> tuple[PreTrainedModel | PeftModel, PreTrainedTokenizerBase]:
+    """Model in evaluation mode and its tokenizer. On the CPU weights are float32: 16-bit arithmetic is slow there.
+
+    Raises: ConfigError when model or adapter cannot be loaded.
+    """
+    dtype = "float32" if device.type == "cpu" else source.dtype
+    try:
+        config = AutoConfig.from_pretrained(source.model)
+        scale_rope(config, dict(source.rope_scaling))
+        model = AutoModelForCausalLM.from_pretrained(
+            source.model, config=config, dtype=dtype, attn_implementation="sdpa", use_safetensors=True
+        )
+        freeze_dynamic_rope(model, source.max_length or config.max_position_embeddings)
+        if source.adapter is not None:
+            model = PeftModel.from_pretrained(model, str(source.adapter), autocast_adapter_dtype=False)
+        tokenizer = AutoTokenizer.from_pretrained(source.model)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"The model '{source.model}'{f' with the adapter {source.adapter}' if source.adapter else ''} could not be "
+            "loaded.",
+            why=str(error).splitlines()[0],
+        ) from error
+    return model.to(device).eval(), tokenizer
+
+
+def prompt_ids(model: str, tokenizer: PreTrainedTokenizerBase, prompt: str, system: str | None = None) -> list[int]:
+    """Ids up to where the answer begins; a model without chat template continues the bare text.
+
+    Raises: ConfigError for a system prompt without a chat template.
+    """
+    if not tokenizer.chat_template:
+        if system is not None:
+            raise ConfigError("A system prompt needs a chat template, and this model has none.", fix="Leave it out.")
+        ids: list[int] = tokenizer(prompt)["input_ids"]
+        return ids[:-1] if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id else ids
+    turns = [] if system is None else [{"role": "system", "content": system}]
+    turns += [{"role": "user", "content": prompt}, {"role": "assistant", "content": ""}]
+    text = RowTokenizer(tokenizer_folder(model)).chat.prompt(Conversation(messages=turns))
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def generate(
+    model: PreTrainedModel | PeftModel,
+    tokenizer: PreTrainedTokenizerBase,
+    ids: Sequence[int],
+    sampling: Sampling,
+    *,
+    write: Callable[[str], object],
+) -> list[int]:
+    """The new ids, the stop token included; their text goes to ``write`` as it comes.
+
+    Raises: ConfigError when prompt and answer together exceed the model's positions.
+    """
+    limit = max_positions(model.config)
+    if len(ids) + sampling.max_new_tokens > limit:
+        raise ConfigError(
+            f"The prompt has {len(ids):,} tokens; with {sampling.max_new_tokens:,} new ones that is beyond the model.",
+            why=f"It has {limit:,} positions.",
+            fix=f"Shorten the prompt, or ask for at most {max(0, limit - len(ids)):,} new tokens.",
+        )
+    torch.manual_seed(sampling.seed)
+    is_sampled = sampling.temperature > 0
+    stops = model.generation_config.eos_token_id
+    stop_ids = {tokenizer.eos_token_id, *(stops if isinstance(stops, list) else [stops])} - {None}
+    settings = GenerationConfig(
+        max_new_tokens=sampling.max_new_tokens,
+        do_sample=is_sampled,
+        temperature=sampling.temperature if is_sampled else None,
+        top_p=sampling.top_p if is_sampled else None,
+        eos_token_id=sorted(stop_ids) or None,
+        pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
+    )
+    inputs = torch.tensor([list(ids)], device=model.device)
+    with torch.no_grad():
+        output = model.generate(
+            input_ids=inputs,
+            attention_mask=torch.ones_like(inputs),
+            generation_config=settings,
+            streamer=_Writer(tokenizer, write),
+        )
+    new_ids: list[int] = output[0, len(ids) :].tolist()
+    return new_ids
+
+
+def max_positions(config: Any) -> int:
+    """Positions the model can tell apart, a RoPE scaling counted in."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    factor = rope.get("factor", 1.0) if rope.get("rope_type", "default") in ("linear", "dynamic", "yarn") else 1.0
+    native = rope.get("original_max_position_embeddings") or config.max_position_embeddings
+    return max(config.max_position_embeddings, int(native * factor))
+
+
+class _Writer(TextStreamer):
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, write: Callable[[str], object]) -> None:
+        super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
+        self._write = write
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        self._write(text)
+
+
+def main(arguments: Sequence[str]) -> int:
+    args = _parser().parse_args(arguments)
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    try:
+        return _run(args)
+    except LongfitError as error:
+        for label, words in (("error", error.what), ("  why", error.why), ("  fix", error.fix)):
+            if words:
+                sys.stderr.write(f"{label}: {words}\n")
+        return error.exit_code
+    except torch.OutOfMemoryError as error:
+        sys.stderr.write(f"error: Out of memory. {str(error).splitlines()[0]}\n")
+        return 4
+
+
+def _run(args: argparse.Namespace) -> int:
+    if args.run is not None:
+        source = source_of_run(args.run, step=args.step, use_base=args.base)
+    else:
+        source = Source(model=args.model, adapter=args.adapter)
+    prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+    if not prompt.strip():
+        raise ConfigError("The prompt is empty.", fix="Give some text, or - to read it from standard input.")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    sys.stderr.write(f"loading {source.model}{f' with {source.adapter}' if source.adapter else ''} on {device.type}\n")
+    model, tokenizer = load(source, device)
+    ids = prompt_ids(source.model, tokenizer, prompt, args.system)
+    sampling = Sampling(
+        max_new_tokens=args.max_new_tokens, temperature=args.temperature, top_p=args.top_p, seed=args.seed
+    )
+
+    def write(text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    started = time.perf_counter()
+    new_ids = generate(model, tokenizer, ids, sampling, write=write)
+    write("\n")
+    rate = len(new_ids) / (time.perf_counter() - started)
+    sys.stderr.write(f"{len(ids):,} prompt tokens, {len(new_ids):,} new ones, {rate:.1f} tokens/s\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -P -m core.infer", description=__doc__)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--run", type=Path, help="run directory: its newest valid checkpoint answers")
+    what.add_argument("--model", help="folder or hub id")
+    parser.add_argument("--step", type=int, help="this checkpoint of the run instead of the newest")
+    parser.add_argument("--base", action="store_true", help="the model of the run before its training")
+    parser.add_argument("--adapter", type=Path, help="folder with adapter_config.json, for --model")
+    parser.add_argument("--prompt", required=True, help="the question; - reads standard input")
+    parser.add_argument("--system", help="system prompt")
+    defaults = Sampling()
+    parser.add_argument("--max-new-tokens", type=int, default=defaults.max_new_tokens)
+    parser.add_argument("--temperature", type=float, default=defaults.temperature, help="0 is greedy")
+    parser.add_argument("--top-p", type=float, default=defaults.top_p)
+    parser.add_argument("--seed", type=int, default=defaults.seed)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
