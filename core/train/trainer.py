@@ -297,6 +297,8 @@ class Trainer:
         """A periodic save that fails is told and tried again at its next turn; only the last one ends the run."""
         self._event("phase", name="save")
         saved = replace(self.progress, saved_step=self.progress.step)
+        if self._is_main:
+            self.channel.sync()  # a kill right after the save must find every row up to this step in metrics.jsonl
         with self.meter.during("save"):
             problem = self.saver.save(saved)
         if problem is None:
