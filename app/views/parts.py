@@ -48,13 +48,15 @@ OVER_COLOR = "#D55E00"
 
 INSTANT_LABELS: dict[Instant, str] = {
     "load": "after loading",
+    "layer_forward": "forward of the last layer",
     "forward_loss": "end of forward, loss",
     "loss_backward": "backward of the loss",
     "layer_backward": "backward of the last layer",
     "attention_backward": "backward of its attention",
     "backward_end": "backward of the first layer",
     "optimizer_step": "optimizer step",
-    "evaluation": "evaluation",
+    "evaluation_forward": "evaluation, a layer",
+    "evaluation": "evaluation, loss",
     "save": "saving",
 }
 VERDICT_WORDS: dict[Verdict, str] = {"fits": "FITS", "tight": "TIGHT", "over": "OVER", "unverified": "UNVERIFIED"}
