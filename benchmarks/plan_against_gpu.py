@@ -78,7 +78,7 @@ def measure(name: str) -> dict[str, Any]:
     device = torch.device("cuda")
     torch.manual_seed(0)
     register_attention()
-    hf_config = AutoConfig.for_model(**MODELS[model_name])
+    hf_config = AutoConfig.for_model(**{key: value for key, value in MODELS[model_name].items() if value is not None})
     hf_config.use_cache = False
     with device:
         model = AutoModelForCausalLM.from_config(hf_config, dtype=torch.bfloat16, attn_implementation=ATTENTION_NAME)
