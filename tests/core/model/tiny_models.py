@@ -171,7 +171,7 @@ def plain_loss_and_gradients(model: nn.Module, row: Row) -> tuple[Tensor, dict[s
         logits = model(input_ids=row.input_ids[None, start:end]).logits[0]
         loss = functional.cross_entropy(logits, row.labels[start:end], ignore_index=IGNORE_INDEX, reduction="sum")
         loss.backward()
-        total += loss.detach()
+        total += loss.detach().cpu()
     return total, gradients(model)
 
 
