@@ -22,11 +22,13 @@ class LogTail:
             self._begin_near_end(last_bytes)
 
     def read(self) -> list[str]:
-        """Complete lines that came since the last call, of at most ``max_bytes``."""
-        *lines, self._carry = (self._carry + self._read_bytes()).split(b"\n")
-        if b"\r" in self._carry:  # keep what a progress bar says now, drop what it said before
-            self._carry = self._carry[self._carry.rstrip(b"\r").rfind(b"\r") + 1 :]
-        self._carry = self._carry[-_MAX_LINE_BYTES:]
+        """The next complete lines; [] when there is nothing new, or no file. Holds about ``max_bytes``."""
+        lines: list[bytes] = []
+        while not lines and (data := self._read_bytes()):  # a piece may lie inside one long line
+            *lines, self._carry = (self._carry + data).split(b"\n")
+            if b"\r" in self._carry:  # keep what a progress bar says now, drop what it said before
+                self._carry = self._carry[self._carry.rstrip(b"\r").rfind(b"\r") + 1 :]
+            self._carry = self._carry[-_MAX_LINE_BYTES:]
         return [self._decode(line) for line in lines]
 
     @property

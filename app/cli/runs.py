@@ -1,0 +1,76 @@
+"""`longfit runs`: the runs on this disk, newest first."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import Any
+
+from app.cli.run_arguments import add_runs_dir
+from app.services.run_summary import last_train_row
+from app.services.runs import RunSnapshot, list_runs
+from app.views.format import format_duration, format_loss
+
+_HEAD = ("RUN", "STATE", "STEP", "LOSS", "MODEL", "LENGTH", "AGE")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_runs_dir(parser)
+    parser.add_argument("--json", action="store_true", help="machine-readable")
+
+
+def run(args: argparse.Namespace) -> int:
+    found = list_runs(args.runs_dir)
+    if args.json:
+        content = {
+            "schema": 1,
+            "runs": [run_to_dict(run) for run in found.runs],
+            "unreadable": [{"path": str(path), "reason": reason} for path, reason in found.unreadable],
+        }
+        print(json.dumps(content, indent=1))
+        return 0
+    rows = [_HEAD, *(_row(run) for run in found.runs)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for path, reason in found.unreadable:
+        print(f"{path.name} cannot be read: {reason}", file=sys.stderr)
+    if not found.runs:
+        print("no runs yet: longfit train PRESET starts one", file=sys.stderr)
+    return 0
+
+
+def run_to_dict(run: RunSnapshot) -> dict[str, Any]:
+    state = run.state
+    return {
+        "id": run.id,
+        "path": str(run.paths.path),
+        "name": run.config.name,
+        "model": run.config.model,
+        "max_length": run.config.max_length,
+        "status": state.status,
+        "phase": state.phase,
+        "step": state.step,
+        "total_steps": state.total_steps,
+        "loss": last_train_row(run).get("loss"),
+        "attempt": state.attempt,
+        "failure_kind": state.failure_kind,
+        "failure_message": state.failure_message,
+        "last_checkpoint": state.last_checkpoint,
+        "created_at": state.created_at,
+        "updated_at": state.updated_at,
+        "supervisor_pid": state.supervisor.pid if state.supervisor is not None and run.is_live else None,
+    }
+
+
+def _row(run: RunSnapshot) -> tuple[str, ...]:
+    state = run.state
+    status = f"{state.status} ({state.failure_kind})" if state.failure_kind else state.status
+    model = run.config.model.rstrip("/").rpartition("/")[2]
+    return (
+        run.id, status, f"{state.step:,}/{state.total_steps:,}" if state.total_steps else "",
+        format_loss(last_train_row(run).get("loss")), model, f"{run.config.max_length:,}",
+        format_duration(time.time() - state.created_at),
+    )  # fmt: skip

@@ -1,0 +1,79 @@
+"""`longfit train`: plan for this machine, prepare the data, launch, watch. Ctrl-C detaches, the run goes on."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from app.cli.attach import watch
+from app.cli.planning_arguments import add_planning_arguments, overrides_of
+from app.cli.run_arguments import add_runs_dir
+from app.services.launch import launch_planned, plan_for_launch, refuse_what_does_not_fit
+from app.views.plan_view import (
+    batch_words,
+    cluster_words,
+    combination_of,
+    issue_lines,
+    peak_words,
+    speed_words,
+    verdict_view,
+)
+from planner.errors import ConfigError
+from planner.types import Plan
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_planning_arguments(parser)
+    add_runs_dir(parser)
+    parser.add_argument("--detach", action="store_true", help="return as soon as the run is under way")
+    parser.add_argument("--yes", action="store_true", help="do not ask when the plan is tight")
+    parser.add_argument("--force", action="store_true", help="launch although the plan says that it does not fit")
+    parser.add_argument("--json", action="store_true", help="the final summary as JSON; the run's folder with --detach")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 done or stopped, 1 failed, 2 bad input, 3 does not fit, 4 out of memory, 5 environment, 130 detached."""
+    planned = plan_for_launch(args.preset, overrides_of(args), gpu=args.gpu)
+    _say(plan_summary(planned.plan))
+    if not args.force:
+        refuse_what_does_not_fit(planned.plan)
+    if planned.plan.verdict != "fits" and not args.yes:
+        _ask_to_go_on(planned.plan)
+    paths = launch_planned(planned, runs_root=args.runs_dir, on_progress=_show_rows)
+    _say(f"run {paths.id} in {paths.path}")
+    if args.detach:
+        print(paths.path)
+        return 0
+    return watch(paths, as_json=args.json)
+
+
+def plan_summary(plan: Plan) -> str:
+    """The plan in a few lines; `longfit plan` tells all of it."""
+    view = verdict_view(plan)
+    lines = [
+        f"{plan.config.name} on {cluster_words(plan)}",
+        f"  {combination_of(plan)}",
+        f"  {batch_words(plan)}",
+        f"  {view.word}: {view.sentence}; {peak_words(plan)}",
+        f"  {speed_words(plan)}",
+        *(f"  {severity}: {words}" for severity, words in issue_lines(plan.issues)),
+    ]
+    return "\n".join(lines)
+
+
+def _ask_to_go_on(plan: Plan) -> None:
+    """Only a person at a terminal is asked. Raises: ConfigError when the answer is no."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    print(f"The plan is {plan.verdict}. Launch all the same? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise ConfigError("Nothing was launched.", fix="Change the preset, or answer y (or give --yes).")
+
+
+def _show_rows(rows: int, file: str) -> None:
+    if sys.stderr.isatty():
+        print(f"{rows:,} rows read, now {file}\x1b[K\r", end="", file=sys.stderr, flush=True)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

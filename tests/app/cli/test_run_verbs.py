@@ -1,0 +1,179 @@
+"""runs, attach, stop, resume and logs through the console script's main, on runs with the worker without torch."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import threading
+
+import pytest
+
+import app.cli.resume
+from app.cli.main import main
+from app.services.launch import resume, start_supervisor
+from app.services.runs import observed_state
+from core.run.journal import read_state
+from core.run.process import send_signal
+from planner.run_state import FAILURE_KINDS
+from planner.types import RunState
+from tests.core.run.run_cases import STAND_IN, assert_all_gone, family_of, make_run, wait_for, wait_for_step
+
+
+@pytest.fixture
+def start(tmp_path):
+    def start(**ways):
+        run = make_run(tmp_path, **ways)
+        start_supervisor(run, target=STAND_IN)
+        return run
+
+    return start
+
+
+@pytest.fixture
+def longfit(tmp_path, capsys):
+    """longfit VERB ... --runs-dir: (exit code, stdout, stderr)."""
+
+    def call(*arguments):
+        capsys.readouterr()
+        code = main([*arguments, "--runs-dir", str(tmp_path)])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def test_attach_follows_to_the_end_and_sums_up(start, longfit):
+    run = start(steps=5, step_seconds=0.05, save_steps=2)
+    code, out, err = longfit("attach", "last")
+    assert code == 0
+    assert "done: step 5 of 5" in out
+    assert "loss            1.0000 -> 0.2000" in out
+    assert str(run.path) in out
+    assert "checkpoint saved at step 4" in err
+    assert "finished: done" in err
+
+
+def test_attach_json_is_all_that_stdout_has(start, longfit):
+    run = start(steps=3)
+    code, out, _ = longfit("attach", run.id[-4:], "--json")
+    summary = json.loads(out)
+    assert code == 0
+    assert (summary["schema"], summary["id"], summary["status"], summary["step"]) == (1, run.id, "done", 3)
+    assert summary["last_loss"] == pytest.approx(1 / 3)
+    assert summary["peaks"] == [{"rank": 0, "measured_bytes": 3000, "planned_bytes": 700, "instant": "backward"}]
+
+
+def test_attach_to_a_failing_run_explains_and_says_it_by_the_exit_code(start, longfit):
+    run = start(steps=5, fail_at=3)
+    code, out, err = longfit("attach", run.id)
+    assert code == 4
+    assert "no memory left for step 3" in err
+    assert f"longfit resume {run.id}" in err
+    assert out.startswith("failed: step 2 of 5")
+
+
+def test_ctrl_c_detaches_says_so_and_leaves_the_run_alone(start, longfit):
+    run = start(steps=100_000, step_seconds=0.01)
+    wait_for_step(run, 1)
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    code, _, err = longfit("attach", run.id)
+    assert code == 130
+    assert "the run goes on" in err
+    step = read_state(run).step
+    wait_for_step(run, step + 5)
+    code, out, _ = longfit("stop", run.id)
+    assert code == 0
+    assert out.startswith("STOPPED")
+
+
+@pytest.mark.parametrize("how", ["--now", "--kill"])
+def test_stop_at_once(start, longfit, how):
+    run = start(steps=100_000, step_seconds=0.01)
+    wait_for_step(run, 1)
+    family = family_of(observed_state(run).supervisor.pid)
+    code, out, _ = longfit("stop", run.id, how)
+    assert (code, out[:7]) == (0, "STOPPED")
+    assert_all_gone(family)
+
+
+def test_stop_says_when_it_takes_too_long(start, longfit):
+    run = start(steps=100_000, step_seconds=0.01, slow_save=60)
+    wait_for_step(run, 1)
+    code, _, err = longfit("stop", run.id, "--timeout", "0.3")
+    assert code == 1
+    assert "--kill" in err
+    assert longfit("stop", run.id, "--kill")[0] == 0
+
+
+def test_stop_of_a_run_that_is_not_running_is_bad_input(start, longfit):
+    run = start(steps=1)
+    longfit("attach", run.id)
+    code, _, err = longfit("stop", run.id)
+    assert code == 2
+    assert "is done" in err
+
+
+def test_resume_of_a_lost_run(start, longfit, monkeypatch):
+    monkeypatch.setattr(app.cli.resume, "resume", functools.partial(resume, target=STAND_IN))
+    run = start(steps=60, step_seconds=0.02, save_steps=5)
+    wait_for_step(run, 7)
+    family = family_of(observed_state(run).supervisor.pid)
+    for process in family:
+        send_signal(process, signal.SIGKILL)
+    assert_all_gone(family)
+    assert longfit("attach", run.id)[0] == 6
+    code, out, err = longfit("resume", run.id)
+    assert code == 0
+    assert "resumed after step" in err
+    assert "run created" not in err  # of the attempts only the last one is told
+    assert "done: step 60 of 60" in out
+    code, _, err = longfit("resume", run.id)
+    assert code == 2
+    assert "nothing to resume" in err
+
+
+def test_runs_lists_what_is_there(start, longfit, tmp_path):
+    assert longfit("runs")[:2] == (0, "RUN  STATE  STEP  LOSS  MODEL  LENGTH  AGE\n")
+    done, failed = start(steps=3), start(steps=3, fail_at=2)
+    for run in (done, failed):
+        wait_for(lambda run=run: observed_state(run).status in ("done", "failed"))
+    broken = make_run(tmp_path)
+    broken.config.write_text("schema: 0\n")
+    code, out, err = longfit("runs")
+    assert code == 0
+    first, second = out.splitlines()[1:]
+    assert first.split()[:3] == [failed.id, "failed", "(oom)"]
+    assert second.split()[:4] == [done.id, "done", "3/3", "0.3333"]
+    assert broken.id in err
+    listed = json.loads(longfit("runs", "--json")[1])
+    assert [(run["id"], run["status"], run["loss"]) for run in listed["runs"]] == [
+        (failed.id, "failed", 1.0), (done.id, "done", pytest.approx(1 / 3)),
+    ]  # fmt: skip
+    assert listed["unreadable"][0]["path"] == str(broken.path)
+
+
+def test_logs_show_what_workers_printed(start, longfit):
+    run = start(steps=3, step_seconds=0.1)
+    code, out, _ = longfit("logs", run.id, "--follow")
+    assert code == 0
+    assert "rank 0 of 1 is here" in out
+    assert read_state(run).status == "done"
+    run.log.write_text("".join(f"{i}\n" for i in range(100)) + "half")
+    assert longfit("logs", run.id, "-n", "2")[1] == "98\n99\nhalf\n"
+    assert longfit("logs", run.id, "--supervisor")[1] == ""
+
+
+def test_an_unknown_run_is_exit_code_6(longfit):
+    code, _, err = longfit("attach", "nothing")
+    assert code == 6
+    assert "no run 'nothing'" in err
+
+
+def test_every_end_has_an_exit_code():
+    from app.cli.attach import exit_code
+
+    assert exit_code(RunState(status="done")) == exit_code(RunState(status="stopped")) == 0
+    assert exit_code(RunState(status="lost")) == 6
+    codes = {kind: exit_code(RunState(status="failed", failure_kind=kind)) for kind in FAILURE_KINDS}
+    assert {kind: code for kind, code in codes.items() if code != 1} == {"oom": 4, "data": 2, "environment": 5}
