@@ -13,10 +13,10 @@ from planner.errors import ConfigError
 from planner.optimization import Optimization, PlanContext, RankShape, Registry, instantiate
 from planner.parallel import padded_length
 from planner.parts import cpu
-from planner.parts.activations import activation_terms, transient_terms
+from planner.parts.activations import evaluation_terms, saved_terms, transient_terms
 from planner.parts.loss import stock_loss_terms, stock_loss_work
 from planner.parts.runtime import allocated_runtime_terms
-from planner.parts.sizes import sizes_of
+from planner.parts.sizes import evaluation_tokens, sizes_of
 from planner.parts.static import base_work, model_terms, static_terms
 from planner.types import ClusterSpec, Environment, ModelSpec, RunConfig
 
@@ -76,10 +76,11 @@ def account(
     s = sizes_of(ctx)
     base = (
         *static_terms(ctx, s),
-        *model_terms(s),
-        *activation_terms(s, model),
+        *model_terms(s, evaluation_tokens(ctx)),
+        *saved_terms(s, model),
         *transient_terms(s),
-        *stock_loss_terms(s, trains_head=True),
+        *evaluation_terms(s, evaluation_tokens(ctx)),
+        *stock_loss_terms(s, evaluation_tokens(ctx)),
         *(cpu.load_terms(ctx) if s.on_cpu else allocated_runtime_terms(ctx)),
     )
     work = (*base_work(ctx, s), *stock_loss_work(s))

@@ -10,13 +10,15 @@ from planner.types import Instant, OptimizationSetting
 GIB = 1024**3
 INSTANT_PHRASES: dict[Instant, str] = {
     "load": "while the weights load",
+    "layer_forward": "in the forward of the last layer",
     "forward_loss": "at the end of the forward pass",
     "loss_backward": "in the backward of the loss",
     "layer_backward": "in the backward of the last layer",
     "attention_backward": "in the backward of the last layer's attention",
     "backward_end": "in the backward of the first layer",
     "optimizer_step": "in the optimizer step",
-    "evaluation": "during evaluation",
+    "evaluation_forward": "in the forward of an evaluation batch",
+    "evaluation": "in the loss of an evaluation batch",
     "save": "while a checkpoint is saved",
 }
 COSTS = {

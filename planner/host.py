@@ -23,7 +23,9 @@ def host_bytes(result: Account, used_bytes: int) -> int:
 def checkpoint_bytes(result: Account) -> int:
     """One checkpoint: what is trained, and its optimizer states."""
     # what is trained has the bytes of its gradients
-    return sum(spec.bytes for spec in result.combined.specs if spec.key.startswith(("gradients.", "optimizer.")))
+    return sum(
+        spec.bytes for spec in result.combined.specs if spec.key.startswith("optimizer.") or spec.key.endswith(".all")
+    )
 
 
 def disk_bytes(result: Account) -> int:

@@ -49,7 +49,7 @@ def seconds_by_kind(gpu: GpuSpec, work: Sequence[Work]) -> dict[str, float]:
 def step_seconds(ctx: PlanContext, work: Sequence[Work], specs: Sequence[TermSpec]) -> float:
     """Accumulation times micro-batches, the gradient reduction over all ranks, the update."""
     gpu, config = ctx.cluster.gpu, ctx.config
-    gradients = sum(spec.bytes for spec in specs if spec.key.startswith("gradients."))
+    gradients = sum(spec.bytes for spec in specs if spec.key.startswith("gradients.") and spec.key.endswith(".all"))
     states = sum(spec.bytes for spec in specs if spec.key.startswith("optimizer."))
     world = config.parallel.world
     reduction = 2 * gradients * (world - 1) / world / rate(gpu, "link")

@@ -25,18 +25,20 @@ Part = Literal[
 ]
 Instant = Literal[
     "load",  # weights arrive, adapters and optimizer are built
+    "layer_forward",  # MLP of the last decoder layer, running forward
     "forward_loss",  # end of the forward pass, the loss is being formed
     "loss_backward",  # gradient of the loss with respect to the logits
     "layer_backward",  # MLP of the last decoder layer, the first to run backward: every saved tensor is still there
     "attention_backward",  # attention of that layer, its MLP is done
     "backward_end",  # MLP of the first decoder layer: saved tensors of one layer, every gradient is there
     "optimizer_step",
-    "evaluation",
+    "evaluation_forward",  # a decoder layer of an evaluation batch, nothing is saved
+    "evaluation",  # the loss of an evaluation batch
     "save",
 ]  # fmt: skip
 INSTANTS: tuple[Instant, ...] = (
-    "load", "forward_loss", "loss_backward", "layer_backward", "attention_backward", "backward_end",
-    "optimizer_step", "evaluation", "save",
+    "load", "layer_forward", "forward_loss", "loss_backward", "layer_backward", "attention_backward", "backward_end",
+    "optimizer_step", "evaluation_forward", "evaluation", "save",
 )  # fmt: skip
 DTYPE_BYTES: dict[str, int] = {"bfloat16": 2, "float16": 2, "float32": 4}
 

@@ -1,8 +1,9 @@
-"""Saved tensors of the stock decoder layer (transformers modeling_{llama,qwen2,qwen3,mistral}), piece by piece.
+"""Tensors of the stock decoder layer (transformers modeling_{llama,qwen2,qwen3,mistral}), saved and in flight.
 
 ``layer.`` terms are those of the layer at work, ``other_layers.`` terms those of the remaining N-1, which are alive at
 the same time unless a layer is recomputed. Everything here is for training of all parameters without recompute: the
-optimizations declare what they change.
+optimizations declare what they change. Checked against real allocations of the engine, tensor by tensor, in
+tests/planner/test_against_engine.py.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from planner.parts.sizes import Sizes
 from planner.types import Basis, Instant, ModelSpec, Part
 
 SAVED: frozenset[Instant] = frozenset(
-    {"forward_loss", "loss_backward", "layer_backward", "attention_backward", "backward_end"}
+    {"layer_forward", "forward_loss", "loss_backward", "layer_backward", "attention_backward", "backward_end"}
 )
-SAVED_BY_MLP: frozenset[Instant] = SAVED - {"attention_backward"}  # gone when attention runs backward
-OTHERS: frozenset[Instant] = frozenset({"forward_loss", "loss_backward", "layer_backward", "attention_backward"})
-LAYER_BACKWARD: frozenset[Instant] = frozenset({"layer_backward", "backward_end"})
+MLP_BACKWARD: frozenset[Instant] = frozenset({"layer_backward", "backward_end"})
+ATTENTION_BACKWARD: frozenset[Instant] = frozenset({"attention_backward"})
+SAVED_BY_MLP = SAVED - ATTENTION_BACKWARD  # gone when attention runs backward
+SAVED_BY_DOWN = SAVED_BY_MLP - MLP_BACKWARD  # gone at the MLP's fullest moment, the backward of gate * up
+OTHERS: frozenset[Instant] = SAVED - {"backward_end"}
 
 
 def both_layers(
@@ -36,7 +39,8 @@ def both_layers(
     )  # fmt: skip
 
 
-def activation_terms(s: Sizes, model: ModelSpec) -> tuple[TermSpec, ...]:
+def saved_terms(s: Sizes, model: ModelSpec) -> tuple[TermSpec, ...]:
+    """What autograd keeps of one layer, and N-1 times of the others."""
     c = s.c
     terms: list[TermSpec] = []
 
@@ -58,26 +62,48 @@ def activation_terms(s: Sizes, model: ModelSpec) -> tuple[TermSpec, ...]:
     saved("trainable.norm1", c * s.d * s.T, f"{c}d * T: normed input, for the norm's weight")
     saved("trainable.norm2", c * s.d * s.T, f"{c}d * T: normed input of the MLP, for the norm's weight", SAVED_BY_MLP)
     saved("trainable.attention.input", c * s.d * s.T, f"{c}d * T: input of q, k, v")
-    saved("trainable.mlp", c * (s.d + s.f) * s.T, f"{c}(d + f) * T: inputs of gate and up, and of down", SAVED_BY_MLP)
+    saved("trainable.mlp_input", c * s.d * s.T, f"{c}d * T: input of gate and up", SAVED_BY_MLP)
+    saved("trainable.mlp_product", c * s.f * s.T, f"{c}f * T: input of down", SAVED_BY_DOWN)
     return tuple(terms)
 
 
 def transient_terms(s: Sizes) -> tuple[TermSpec, ...]:
-    """Gradients in flight while one layer runs backward."""
+    """What comes and goes while one layer is at work, beside what is saved."""
+    c = s.c
+    dq, dkv = s.num_q, s.num_kv
+    expanded = 2 * c * dq if dkv < dq else 0  # the kernel makes dk and dv for every query head, then sums
+    return (
+        TermSpec(
+            key="layer_forward.last", part="activations", instants=frozenset({"layer_forward"}),
+            bytes=(16 if s.is_half else 8) * s.d * s.T,
+            formula=f"{16 if s.is_half else 8}d * T: the last norm's squares, products and output",
+        ),
+        TermSpec(
+            key="layer_backward.mlp", part="activations", instants=MLP_BACKWARD, bytes=c * (s.d + 3 * s.f) * s.T,
+            formula=f"{c}(d + 3f) * T: gradients of the residual, of gate * up, of up and of silu(gate)",
+        ),
+        TermSpec(
+            key="attention_backward.residual", part="activations", instants=ATTENTION_BACKWARD, bytes=c * s.d * s.T,
+            formula=f"{c}d * T: gradient of the residual",
+        ),
+        TermSpec(
+            key="attention_backward.gradients", part="activations", instants=ATTENTION_BACKWARD,
+            bytes=c * (2 * dq + 2 * dkv) + expanded + 4 * dq + 4 * s.num_lse,
+            formula=f"({c}(2q + 2kv){f' + 2 * {c}q' if expanded else ''} + 4q + 4H) * T: gradients of output, q, k, v"
+            f"{', of k and v for each query head' if expanded else ''}; the kernel's fp32 dq",
+            source="torch flash_api.cpp, mha_bwd",
+        ),
+    )  # fmt: skip
+
+
+def evaluation_terms(s: Sizes, num_tokens: int) -> tuple[TermSpec, ...]:
+    """One layer of an evaluation batch of ``num_tokens`` tokens on this rank."""
     c = s.c
     return (
         TermSpec(
-            key="layer_backward.mlp", part="activations", instants=LAYER_BACKWARD,
-            bytes=(2 * c * s.d + 3 * c * s.f) * s.T,
-            formula=f"(2 * {c}d + 3 * {c}f) * T: gradients of the residual, of product, up and silu(gate)",
-        ),
-        TermSpec(
-            key="attention_backward.residual", part="activations", instants=frozenset({"attention_backward"}),
-            bytes=2 * c * s.d * s.T, formula=f"2 * {c}d * T: gradient of the residual and of the normed input",
-        ),
-        TermSpec(
-            key="attention_backward.gradients", part="activations", instants=frozenset({"attention_backward"}),
-            bytes=c * (2 * s.num_q + 2 * s.num_kv) + 4 * s.num_q + 4 * s.num_lse,
-            formula=f"({c}(2q + 2kv) + 4q + 4H) * T: gradients of output, q, k, v; the kernel's fp32 dq",
+            key="evaluation.layer", part="activations", instants=frozenset({"evaluation_forward"}),
+            bytes=c * (4 * s.d + 3 * s.f) * num_tokens,
+            formula=f"{c}(4d + 3f) * {num_tokens} tokens: embeddings, layer input, residual, normed input, silu(gate), "
+            "up, product",
         ),
     )  # fmt: skip

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from planner.effects import Drop, Effect, TermSpec, Work
+from planner.effects import Drop, Effect, Scale, TermSpec, Work
 from planner.optimization import PlanContext
-from planner.parts.activations import LAYER_BACKWARD, SAVED, SAVED_BY_MLP, both_layers
+from planner.parts.activations import MLP_BACKWARD, SAVED, SAVED_BY_DOWN, SAVED_BY_MLP, both_layers
 from planner.parts.optimizer import trainable_terms
-from planner.parts.sizes import Sizes, sizes_of
-from planner.types import DTYPE_BYTES, INSTANTS, Issue
+from planner.parts.sizes import Sizes, evaluation_tokens, sizes_of
+from planner.types import DTYPE_BYTES, INSTANTS, Instant, Issue
 
 ATTENTION_LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj")
 ALL_LINEAR = (*ATTENTION_LINEARS, "gate_proj", "up_proj", "down_proj")
@@ -94,18 +94,33 @@ def adapter_effect(ctx: PlanContext, *, rank: int, targets: str, dropout: float,
                 key="weights.adapters", part="adapters", instants=frozenset(INSTANTS), bytes=element * count,
                 formula=f"{element} * A, A = N * r * sum(inputs + outputs) = {count}", basis="exact",
             ),
-            *trainable_terms(ctx, "adapters", num_parameters=count, largest_tensor=largest, element_bytes=element),
+            *trainable_terms(
+                ctx, "adapters", num_parameters=count, largest_tensor=largest, element_bytes=element,
+                late_parameters=count // s.N, early_parameters=0,
+            ),
             *_saved_by_adapters(ctx, s, names, rank, dropout, element),
+            *_transients_of_adapters(ctx, s, names, element),
         ),
         drop=(
-            Drop(key="gradients.base", formula="the base is frozen"),
+            Drop(key="layer_forward.last", formula="replaced by what the adapters hold"),
+            Drop(key="evaluation.layer", formula="replaced by what the adapters hold"),
+            Drop(key="gradients.base.*", formula="the base is frozen"),
             Drop(key="optimizer.base", formula="the base is frozen"),
             Drop(key="step.base", formula="the base is frozen"),
             Drop(key="layer.trainable.*", formula="frozen weights need no saved input"),
             Drop(key="other_layers.trainable.*", formula="frozen weights need no saved input"),
             Drop(key="logits.trainable_hidden", formula="the head is frozen"),
+            Drop(key="final_norm.trainable", formula="the last norm is frozen"),
         ),
-        add_work=_adapter_work(ctx, s, names, count, rank, element),
+        scale=tuple(
+            Scale(
+                key=f"other_layers.{piece}", numerator=s.N - 2, denominator=s.N - 1,
+                formula="the first norm's input needs no gradient",
+            )
+            for piece in ("norm1", "alias.norm1")
+            if s.N > 1
+        ),
+        add_work=_adapter_work(ctx, s, names, count, element),
         drop_work=(Drop(key="gemm.weight_gradient.*", formula="the base is frozen"),),
     )  # fmt: skip
 
@@ -113,44 +128,95 @@ def adapter_effect(ctx: PlanContext, *, rank: int, targets: str, dropout: float,
 def _saved_by_adapters(
     ctx: PlanContext, s: Sizes, names: tuple[str, ...], rank: int, dropout: float, element: int
 ) -> list[TermSpec]:
-    """Inputs of A, of B, and dropout masks. Casting to another dtype makes each linear keep a copy of its own."""
-    copies = s.is_half and element == 4
-    saved = 2 if copies and ctx.config.autocast else max(element, s.c)  # bytes of what the matmul with A saves
+    """Inputs of A and B, dropout masks. A cast to another dtype makes each linear keep a copy of its own."""
+    casts = s.is_half and element == 4
+    own_copies = casts or dropout > 0
+    saved = 2 if casts and ctx.config.autocast else max(element, s.c)  # bytes of what the product with A saves
+    mask = 1 if dropout > 0 else 0
     terms: list[TermSpec] = []
-    for block, instants in (("attention", SAVED), ("mlp", SAVED_BY_MLP)):
-        members = [name for name in names if (name in ATTENTION_LINEARS) == (block == "attention")]
+
+    def add(piece: str, instants: frozenset[Instant], members: list[str], shared: set[str]) -> None:
+        """``shared``: inputs that several linears have in common, or that are saved anyway: () when each is copied."""
         if not members:
-            continue
-        if copies or dropout > 0:
-            width = sum(s.linears[name][0] for name in members)
-            text = f"{saved} * {width}: a copy of the input for each of {', '.join(members)}"
-        else:
-            shared = {"q_proj": "x1", "k_proj": "x1", "v_proj": "x1", "o_proj": "", "gate_proj": "x2", "up_proj": "x2"}
-            inputs = {shared.get(name, name): s.linears[name][0] for name in members}
-            width = sum(size for kind, size in inputs.items() if kind)  # o_proj's input is the attention output
-            text = f"{saved} * {width}: inputs of {', '.join(members)}, shared where they are the same"
-        masks = sum(s.linears[name][0] for name in members) if dropout > 0 else 0
-        middle = saved * rank * len(members)
-        per_token = saved * width + masks + middle
+            return
+        width = sum(s.linears[name][0] for name in members if name not in shared)
+        masks = mask * sum(s.linears[name][0] for name in members)
+        per_token = saved * width + masks + saved * rank * len(members)
         terms.extend(
             both_layers(
-                s, f"adapter.{block}.inputs", "activations", instants, per_token * s.T,
-                f"({text}{f'; masks {masks}' if masks else ''}; {saved}r * {len(members)} middles) * T",
+                s, piece, "activations", instants, per_token * s.T,
+                f"({saved} * {width} input{f' + {masks} masks' if masks else ''} + {saved}r * {len(members)}) * T: "
+                f"inputs of A and B of {', '.join(members)}",
+                source="peft tuners/lora/layer.py",
             )
         )  # fmt: skip
-    if copies and any(name not in ATTENTION_LINEARS for name in names):
-        extra = 2 if ctx.config.autocast else 4
+
+    def members_of(*of: str) -> list[str]:
+        return [name for name in of if name in names]
+
+    def all_but_first(members: list[str]) -> set[str]:
+        return set() if own_copies else set(members[1:])
+
+    qkv, gate_up = members_of("q_proj", "k_proj", "v_proj"), members_of("gate_proj", "up_proj")
+    add("adapter.attention.input", SAVED, qkv, all_but_first(qkv))
+    add("adapter.attention.output", SAVED, members_of("o_proj"), set() if own_copies else {"o_proj"})
+    add("adapter.mlp_input", SAVED_BY_MLP, gate_up, all_but_first(gate_up))
+    add("adapter.mlp_product", SAVED_BY_DOWN, members_of("down_proj"), set())
+    if casts and ctx.config.autocast:
+        count = num_adapter_parameters(s.linears, 1, rank, ",".join(names))
+        terms.extend(both_layers(s, "adapter.casts", "adapters", SAVED, 2 * count, f"2 * {count}: A and B in 16 bit"))
+    return terms
+
+
+def _transients_of_adapters(ctx: PlanContext, s: Sizes, names: tuple[str, ...], element: int) -> list[TermSpec]:
+    """What ``base(x) + B(A(x)) * scaling`` holds for a moment in the MLP, in place of the plain path's transients.
+
+    Bytes a token, counted from peft's forward: in 16 bit with fp32 adapters the widest moment is the recompute or
+    forward of down_proj (autocast: product, its fp32 cast, the cast back) or of up_proj (no autocast: base, B's
+    output and the scaled one in fp32).
+    """
+    d, f, c = s.d, s.f, s.c
+    recomputes = ctx.config.optimization("gradient_checkpointing") is not None
+    casts = s.is_half and element == 4
+    last_norm = (16 if s.is_half else 8) * d
+    adapts_up, adapts_down = "up_proj" in names or "gate_proj" in names, "down_proj" in names
+    backward = 0
+    if not casts or not (adapts_up or adapts_down):
+        copies = 4 if adapts_up else 3  # silu(gate), then base, B's output and the scaled one; or up and the product
+        forward, alone = max(last_norm, c * (f + 3 * d) if adapts_up else 0), c * (copies * f + 2 * d)
+    elif ctx.config.autocast:
+        forward, alone = max(last_norm, 6 * f + 14 * d if adapts_down else 2 * f + 6 * d), 8 * f + 8 * d
+        backward = 2 * f + 8 * d if recomputes and adapts_down else 0
+    else:
+        forward, alone = max(last_norm, 4 * f + 8 * d, 2 * f + 18 * d), 12 * f + 8 * d
+        backward = 2 * f + (10 * d if recomputes and adapts_up else 2 * d)
+    terms = [
+        TermSpec(
+            key="layer_forward.adapter", part="activations", instants=frozenset({"layer_forward"}),
+            bytes=(alone if recomputes else forward) * s.T,
+            formula=f"{alone if recomputes else forward} bytes a token: outputs of base and B, scaled, casts",
+            source="peft tuners/lora/layer.py",
+        ),
+        TermSpec(
+            key="evaluation.adapter", part="activations", instants=frozenset({"evaluation_forward"}),
+            bytes=(alone + 2 * c * d) * evaluation_tokens(ctx),
+            formula=f"{alone + 2 * c * d} bytes a token: embeddings, layer input, outputs of base and B, scaled, casts",
+            source="peft tuners/lora/layer.py",
+        ),
+    ]  # fmt: skip
+    if backward:
         terms.append(
             TermSpec(
-                key="layer_backward.adapter", part="activations", instants=LAYER_BACKWARD, bytes=extra * s.f * s.T,
-                formula=f"{extra}f * T: gradient of the adapters' copy of down_proj's input",
+                key="layer_backward.adapter", part="activations", instants=MLP_BACKWARD, bytes=backward * s.T,
+                formula=f"{backward} bytes a token: casts of the adapters beside the MLP's own transients",
+                source="peft tuners/lora/layer.py",
             )
         )  # fmt: skip
     return terms
 
 
 def _adapter_work(
-    ctx: PlanContext, s: Sizes, names: tuple[str, ...], count: int, rank: int, element: int
+    ctx: PlanContext, s: Sizes, names: tuple[str, ...], count: int, element: int
 ) -> tuple[Work, ...]:
     passes = 4 if ctx.config.optimization("gradient_checkpointing") else 3  # forward, recompute; dx and dW
     outputs = sum(s.linears[name][1] for name in names)

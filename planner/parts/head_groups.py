@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from planner.effects import Drop, Effect, Scale, TermSpec, Work
 from planner.optimization import PlanContext
-from planner.parts.activations import SAVED, both_layers
-from planner.parts.sequence_parallel import ATTENTION_BACKWARD
+from planner.parts.activations import ATTENTION_BACKWARD, SAVED, both_layers
 from planner.parts.sizes import sizes_of
 
 

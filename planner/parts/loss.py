@@ -4,34 +4,43 @@ from __future__ import annotations
 
 from planner.effects import Drop, Effect, TermSpec, Work
 from planner.optimization import PlanContext
-from planner.parts.sizes import Sizes, sizes_of
+from planner.parts.sizes import Sizes, evaluation_tokens, sizes_of
 
 
-def stock_loss_terms(s: Sizes, *, trains_head: bool) -> tuple[TermSpec, ...]:
+def stock_loss_terms(s: Sizes, num_evaluation_tokens: int) -> tuple[TermSpec, ...]:
     """Logits of every token in fp32 and log_softmax; in backward log_softmax's output and two gradients, 12 bytes a
     logit. The 16-bit logits are gone by then (core/loss/head_loss.py, StockLoss; transformers' Trainer drops them too).
     """
-    logits = s.V * s.T
-    terms = [
+    return (
         TermSpec(
-            key="logits.forward", part="logits", instants=frozenset({"forward_loss", "evaluation"}), bytes=8 * logits,
+            key="logits.forward", part="logits", instants=frozenset({"forward_loss"}), bytes=8 * s.V * s.T,
             formula=f"8V * T = 8 * {s.V} * {s.T}: logits in fp32, log_softmax", source="core/loss/head_loss.py",
         ),
         TermSpec(
-            key="logits.backward", part="logits", instants=frozenset({"loss_backward"}), bytes=12 * logits,
+            key="logits.backward", part="logits", instants=frozenset({"loss_backward"}), bytes=12 * s.V * s.T,
             formula=f"12V * T = 12 * {s.V} * {s.T}: log_softmax, gradient of nll_loss, gradient of log_softmax, fp32",
             source="torch log_softmax backward; 31.62/47.19/78.32 GiB measured on one H200 at 8K/16K/32K",
         ),
-    ]  # fmt: skip
-    if trains_head:
-        terms.append(
-            TermSpec(
-                key="logits.trainable_hidden", part="logits",
-                instants=frozenset({"forward_loss", "loss_backward"}), bytes=s.c * s.d * s.T,
-                formula=f"{s.c}d * T = {s.c} * {s.d} * {s.T}: the head's input, for its weight gradient", basis="exact",
-            )
-        )  # fmt: skip
-    return tuple(terms)
+        TermSpec(
+            key="logits.evaluation", part="logits", instants=frozenset({"evaluation"}),
+            bytes=8 * s.V * num_evaluation_tokens,
+            formula=f"8V * {num_evaluation_tokens} tokens: logits in fp32, log_softmax",
+            source="core/loss/head_loss.py",
+        ),
+        TermSpec(
+            key="logits.hidden", part="logits", instants=frozenset({"forward_loss"}), bytes=s.c * s.d * s.T,
+            formula=f"{s.c}d * T = {s.c} * {s.d} * {s.T}: hidden states, the head's input",
+        ),
+        TermSpec(
+            key="logits.hidden_evaluation", part="logits", instants=frozenset({"evaluation"}),
+            bytes=s.c * s.d * num_evaluation_tokens, formula=f"{s.c}d * {num_evaluation_tokens} tokens: hidden states",
+        ),
+        TermSpec(
+            key="logits.trainable_hidden", part="logits", instants=frozenset({"loss_backward"}),
+            bytes=s.c * s.d * s.T,
+            formula=f"{s.c}d * T = {s.c} * {s.d} * {s.T}: the head's input, for its weight gradient", basis="exact",
+        ),
+    )  # fmt: skip
 
 
 def stock_loss_work(s: Sizes) -> tuple[Work, ...]:
@@ -50,6 +59,8 @@ def chunked_loss_effect(ctx: PlanContext, *, chunk_tokens: int) -> Effect:
     """
     s = sizes_of(ctx)
     chunk = min(chunk_tokens, s.T)
+    through_norm = (16 + 2 * s.c) * s.d * s.T
+    head_gradient = 4 * s.V * s.d if ctx.config.method == "full" else 0
     return Effect(
         add=(
             TermSpec(
@@ -59,17 +70,23 @@ def chunked_loss_effect(ctx: PlanContext, *, chunk_tokens: int) -> Effect:
                 source="core/loss/chunked.py",
             ),
             TermSpec(
-                key="fused_loss.hidden", part="logits", instants=frozenset({"forward_loss", "evaluation"}),
-                bytes=s.c * s.d * s.T, formula=f"{s.c}d * T = {s.c} * {s.d} * {s.T}: hidden states of the row",
+                key="fused_loss.hidden", part="logits", instants=frozenset({"forward_loss"}),
+                bytes=2 * s.c * s.d * s.T,
+                formula=f"2 * {s.c}d * T: hidden states of the row, and their gradient, formed with the loss",
                 source="core/loss/chunked.py",
             ),
             TermSpec(
-                key="fused_loss.hidden_gradient", part="logits", instants=frozenset({"forward_loss", "loss_backward"}),
-                bytes=s.c * s.d * s.T,
-                formula=f"{s.c}d * T = {s.c} * {s.d} * {s.T}: gradient of the hidden states, formed with the loss",
+                key="fused_loss.hidden_evaluation", part="logits", instants=frozenset({"evaluation"}),
+                bytes=s.c * s.d * evaluation_tokens(ctx), formula=f"{s.c}d * {evaluation_tokens(ctx)} tokens",
                 source="core/loss/chunked.py",
             ),
-            *_head_gradient(ctx, s),
+            TermSpec(
+                key="fused_loss.backward", part="logits", instants=frozenset({"loss_backward"}),
+                bytes=max(through_norm, head_gradient + 2 * s.c * s.d * s.T),
+                formula=f"(16 + 2 * {s.c})d * T: gradient of the hidden states on its way through the last norm, fp32"
+                + (f"; or {head_gradient} for the head's gradient in fp32, if larger" if head_gradient else ""),
+            ),
+            *(_head_gradient(s) if head_gradient else ()),
         ),
         drop=(Drop(key="logits.*", formula="logits of the whole row never exist"),),
         drop_work=(Drop(key="memory.logits", formula="replaced by the chunks' passes"),),
@@ -82,14 +99,12 @@ def chunked_loss_effect(ctx: PlanContext, *, chunk_tokens: int) -> Effect:
     )  # fmt: skip
 
 
-def _head_gradient(ctx: PlanContext, s: Sizes) -> tuple[TermSpec, ...]:
-    """The gradient of a trained head is summed in fp32 over the chunks, from the first chunk to its use."""
-    if ctx.config.method != "full":
-        return ()
+def _head_gradient(s: Sizes) -> tuple[TermSpec, ...]:
+    """The gradient of a trained head is summed in fp32 over the chunks, one product at a time."""
     return (
         TermSpec(
-            key="fused_loss.head_gradient", part="gradients", instants=frozenset({"forward_loss", "loss_backward"}),
-            bytes=4 * s.V * s.d, formula=f"4V * d = 4 * {s.V} * {s.d}, fp32", basis="exact",
+            key="fused_loss.head_gradient", part="gradients", instants=frozenset({"forward_loss"}),
+            bytes=8 * s.V * s.d, formula=f"8V * d = 8 * {s.V} * {s.d}: the sum and one chunk's summand, fp32",
             source="core/loss/chunked.py",
         ),
     )  # fmt: skip

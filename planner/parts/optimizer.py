@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from planner.effects import TermSpec
 from planner.optimization import PlanContext
+from planner.parts.activations import SAVED
 from planner.types import INSTANTS, Instant
 
 
 def trainable_terms(
-    ctx: PlanContext, what: str, *, num_parameters: int, largest_tensor: int, element_bytes: int
-) -> tuple[TermSpec, ...]:
-    """``gradients.<what>``, ``optimizer.<what>`` and ``step.<what>``. torch.optim states have the parameters' dtype."""
+    ctx: PlanContext, what: str, *, num_parameters: int, largest_tensor: int, element_bytes: int,
+    late_parameters: int, early_parameters: int,
+) -> tuple[TermSpec, ...]:  # fmt: skip
+    """``gradients.<what>.*``, ``optimizer.<what>`` and ``step.<what>``. torch.optim states have the parameters' dtype.
+
+    ``early_parameters``: those whose gradients exist before any layer runs backward (the head's).
+    ``late_parameters``: those whose gradients do not exist yet while the first layer's MLP runs backward.
+    """
     size = element_bytes * num_parameters
-    instants: frozenset[Instant] = frozenset({"backward_end", "optimizer_step"})
-    if ctx.config.gradient_accumulation_steps > 1:
-        instants |= {"forward_loss", "loss_backward", "layer_backward", "attention_backward"}
+    accumulates = ctx.config.gradient_accumulation_steps > 1
+    whole: frozenset[Instant] = frozenset({"optimizer_step"})
+    if accumulates:
+        whole |= SAVED | {"backward_end"}
     terms = [
         TermSpec(
-            key=f"gradients.{what}", part="gradients", instants=instants, bytes=size,
-            formula=f"{element_bytes} * {num_parameters}", basis="exact",
-            source="zero_grad(set_to_none=True) frees them after the step",
+            key=f"gradients.{what}.all", part="gradients", instants=whole, bytes=size,
+            formula=f"{element_bytes} * {num_parameters}"
+            + (": alive from the first micro-batch to the step" if accumulates else ""),
+            basis="exact", source="zero_grad(set_to_none=True) frees them after the step",
         ),
         TermSpec(
             key=f"optimizer.{what}", part="optimizer", instants=frozenset(INSTANTS) - {"load"}, bytes=2 * size,
@@ -27,6 +35,19 @@ def trainable_terms(
             source="torch.optim.AdamW",
         ),
     ]  # fmt: skip
+    if not accumulates:
+        terms += [
+            TermSpec(
+                key=f"gradients.{what}.end", part="gradients", instants=frozenset({"backward_end"}),
+                bytes=element_bytes * (num_parameters - late_parameters),
+                formula=f"{element_bytes} * ({num_parameters} - {late_parameters} still to come)", basis="exact",
+            ),
+            TermSpec(
+                key=f"gradients.{what}.head", part="gradients",
+                instants=frozenset({"loss_backward", "layer_backward", "attention_backward"}), bytes=element_bytes * early_parameters,
+                formula=f"{element_bytes} * {early_parameters}: the head's", basis="exact",
+            ),
+        ]  # fmt: skip
     temporaries, text = step_temporaries(ctx, size, element_bytes * largest_tensor)
     if temporaries:
         terms.append(

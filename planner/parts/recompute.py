@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from planner.effects import Confine, Drop, Effect, TermSpec, Work
 from planner.optimization import PlanContext
+from planner.parts.activations import OTHERS
 from planner.parts.sizes import sizes_of
 from planner.parts.static import LAYER_LAUNCH_NS, elementwise_bytes
 from planner.types import Instant
 
-KEPT_INSTANTS: frozenset[Instant] = frozenset({"forward_loss", "loss_backward", "layer_backward", "attention_backward"})
-RECOMPUTE_INSTANTS: frozenset[Instant] = frozenset({"layer_backward", "attention_backward", "backward_end"})
+RECOMPUTED: frozenset[Instant] = frozenset({"layer_backward", "attention_backward", "backward_end"})
 
 
 def checkpointing_effect(ctx: PlanContext) -> Effect:
     """One hidden state per layer from forward to its backward; the layer at work is recomputed in backward."""
     s = sizes_of(ctx)
+    plain = TermSpec(
+        key="layer_forward.layer", part="activations", instants=frozenset({"layer_forward"}),
+        bytes=s.c * (2 * s.d + 3 * s.f) * s.T,
+        formula=f"{s.c}(2d + 3f) * T: residual, normed input, silu(gate), up, their product",
+    )  # fmt: skip
     one_input = s.c * s.d * s.T
     return Effect(
         add=(
             TermSpec(
-                key="layer_inputs", part="checkpoints", instants=KEPT_INSTANTS, bytes=s.N * one_input,
+                key="layer_inputs", part="checkpoints", instants=OTHERS, bytes=s.N * one_input,
                 formula=f"N * {s.c}d * T = {s.N} * {s.c} * {s.d} * {s.T}", basis="exact",
                 source="transformers GradientCheckpointingLayer: the input of each decoder layer",
             ),
@@ -27,14 +32,16 @@ def checkpointing_effect(ctx: PlanContext) -> Effect:
                 key="layer_inputs.last", part="checkpoints", instants=frozenset({"backward_end"}), bytes=one_input,
                 formula=f"{s.c}d * T = {s.c} * {s.d} * {s.T}, the first layer's", basis="exact",
             ),
+            *((plain,) if ctx.config.method == "full" else ()),  # adapters bring their own
         ),
         drop=(
             Drop(key="other_layers.*", formula="saved tensors of the other layers are recomputed"),
             # norm 1 saves the layer's input itself when no fp32 copy is needed: counted in layer_inputs
             Drop(key="layer.alias.*", formula="the layer's input is kept once"),
+            Drop(key="layer_forward.last", formula="no layer's saved tensors are alive in forward"),
         ),
         confine=(
-            Confine(key="layer.*", instants=RECOMPUTE_INSTANTS, formula="exists while its layer is recomputed"),
+            Confine(key="layer.*", instants=RECOMPUTED, formula="exists while its layer is recomputed"),
         ),
         add_work=(
             Work(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from planner.effects import Effect, TermSpec, Work
 from planner.optimization import PlanContext
+from planner.parts.activations import ATTENTION_BACKWARD, SAVED, both_layers
+from planner.parts.adapters import target_names
 from planner.parts.sizes import Sizes, sizes_of
-from planner.types import Instant
-
-ATTENTION_BACKWARD: frozenset[Instant] = frozenset({"attention_backward"})
+from planner.types import DTYPE_BYTES
 
 
 def num_attention_passes(ctx: PlanContext) -> int:
@@ -21,8 +21,13 @@ def ulysses_effect(ctx: PlanContext, *, degree: int) -> Effect:
     s = sizes_of(ctx)
     exchanged = s.c * (2 * s.num_q + 2 * s.num_kv)  # q, k, v there and the output back, one way, forward
     passes = num_attention_passes(ctx) + 1  # backward sends the gradients the same ways
+    gathered = both_layers(
+        s, "attention.gathered", "communication", SAVED, s.c * s.q * s.T,
+        f"{s.c}q * T: attention output back in this rank's tokens, for o_proj",
+    )  # fmt: skip
     return Effect(
         add=(
+            *(gathered if _saves_output_input(ctx, s) else ()),
             TermSpec(
                 key="attention_backward.ulysses", part="communication", instants=ATTENTION_BACKWARD,
                 bytes=2 * exchanged,
@@ -68,3 +73,12 @@ def ring_buffer_bytes(s: Sizes) -> int:
     in_flight = 2 * 2 * s.c * s.num_kv
     gradients = 2 * 2 * 4 * s.num_kv
     return in_flight + gradients + 4 * s.num_q + 4 * s.num_lse
+
+
+def _saves_output_input(ctx: PlanContext, s: Sizes) -> bool:
+    """Whether o_proj keeps its input as it is: when trained, or adapted without a cast (which keeps a copy instead)."""
+    setting = ctx.config.optimization("lora") or ctx.config.optimization("qlora")
+    if setting is None:
+        return True
+    knobs = setting.as_dict()
+    return "o_proj" in target_names(knobs["targets"]) and DTYPE_BYTES[knobs["adapter_dtype"]] == s.c

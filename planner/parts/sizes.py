@@ -61,3 +61,9 @@ def sizes_of(ctx: PlanContext) -> Sizes:
         linears=model.linears,
         on_cpu=ctx.cluster.gpu.kind == "cpu",
     )
+
+
+def evaluation_tokens(ctx: PlanContext) -> int:
+    """Tokens of an evaluation batch on this rank."""
+    config = ctx.config
+    return -(-ctx.shape.tokens * config.per_device_eval_batch_size // config.per_device_train_batch_size)

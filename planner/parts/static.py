@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from planner.effects import TermSpec, Work
 from planner.optimization import PlanContext
+from planner.parts.activations import SAVED
 from planner.parts.optimizer import trainable_terms
 from planner.parts.sizes import Sizes
-from planner.types import INSTANTS
+from planner.types import INSTANTS, ModelSpec
 
 LAYER_LAUNCH_NS = 60 * 6_000  # about 60 operators of a layer's forward, 6 us each from Python
-INPUT_BYTES = 44  # ids, positions, labels, shifted labels (int64) and the loss of each token (fp32, twice)
+INPUT_BYTES = 32  # ids, positions, labels and indices of targets, int64
 
 
 def static_terms(ctx: PlanContext, s: Sizes) -> tuple[TermSpec, ...]:
@@ -19,25 +20,40 @@ def static_terms(ctx: PlanContext, s: Sizes) -> tuple[TermSpec, ...]:
             key="weights.base", part="weights", instants=frozenset(INSTANTS), bytes=s.c * count,
             formula=f"{s.c} * {count} parameters", basis="exact", source="config.json",
         ),
-        *trainable_terms(ctx, "base", num_parameters=count, largest_tensor=s.V * s.d, element_bytes=s.c),
+        *trainable_terms(
+            ctx, "base", num_parameters=count, largest_tensor=s.V * s.d, element_bytes=s.c,
+            early_parameters=s.V * s.d, late_parameters=_late_parameters(ctx.model),
+        ),
     )  # fmt: skip
 
 
-def model_terms(s: Sizes) -> tuple[TermSpec, ...]:
+def _late_parameters(model: ModelSpec) -> int:
+    """The embeddings', unless they are the head's too, and the first layer's above its down projection."""
+    layer = sum(inputs * outputs for name, (inputs, outputs) in model.linears.items() if name != "down_proj")
+    return layer + (0 if model.tie_word_embeddings else model.vocab_size * model.hidden_size)
+
+
+def model_terms(s: Sizes, num_evaluation_tokens: int) -> tuple[TermSpec, ...]:
     """Per-token tensors outside the decoder layers."""
-    step = frozenset(INSTANTS) - {"load", "optimizer_step", "save"}
+    per_token = INPUT_BYTES + 2 * s.c * s.h
+    text = f"({INPUT_BYTES} + 2 * {s.c}h) * {{}}: ids, positions, labels, targets; cosine and sine"
     return (
         TermSpec(
-            key="inputs", part="activations", instants=step, bytes=INPUT_BYTES * s.T,
-            formula=f"{INPUT_BYTES} * T = {INPUT_BYTES} * {s.T}: ids, positions, labels, loss of each token",
+            key="inputs", part="activations", instants=SAVED, bytes=per_token * s.T, formula=text.format("T"),
+            source="core/parallel/layout.py, Shard",
         ),
         TermSpec(
-            key="rope", part="activations", instants=step, bytes=2 * s.c * s.h * s.T,
-            formula=f"2 * {s.c}h * T = {2 * s.c} * {s.h} * {s.T}: cosine and sine, one pair for all layers",
+            key="inputs.evaluation", part="activations", instants=frozenset({"evaluation_forward", "evaluation"}),
+            bytes=per_token * num_evaluation_tokens, formula=text.format(f"{num_evaluation_tokens} tokens"),
+            source="core/parallel/layout.py, Shard",
         ),
         TermSpec(
             key="final_norm", part="activations", instants=frozenset({"forward_loss", "loss_backward"}),
             bytes=4 * s.d * s.T, formula=f"4d * T = 4 * {s.d} * {s.T}: the last norm's input, fp32",
+        ),
+        TermSpec(
+            key="final_norm.trainable", part="activations", instants=frozenset({"forward_loss", "loss_backward"}),
+            bytes=s.c * s.d * s.T, formula=f"{s.c}d * T = {s.c} * {s.d} * {s.T}: normed, for the last norm's weight",
         ),
     )  # fmt: skip
 
