@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.data.shapes import Conversation, RowError
-from core.data.spans import AnswerFinder, Message, Render, Span, find_headers, probe
+from core.data.spans import AnswerFinder, Message, Render, Span, learn_turn, probe
 from planner.errors import ConfigError
 
+_THINK_TAG = re.compile(r"</?think>")
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 
 
@@ -26,6 +27,23 @@ class Rendered:
     spans: tuple[Span, ...]  # characters to be predicted, ascending
     needs_eos: bool  # the template closes no answer: the caller appends the tokenizer's end token as a target
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class CallForm:
+    as_text: bool  # arguments as JSON text, not as an object
+    null: bool  # empty content beside a call as null, not as ""
+
+    def shape(self, message: Message) -> Message:
+        calls = message["tool_calls"]
+        if self.as_text:
+            calls = [{**call, "function": _with_text_arguments(call["function"])} for call in calls]
+        content = None if self.null and not message["content"] else message["content"]
+        return {**message, "content": content, "tool_calls": calls}
+
+
+def _with_text_arguments(function: dict[str, Any]) -> dict[str, Any]:
+    return {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}
 
 
 class ChatTemplate:
@@ -40,32 +58,31 @@ class ChatTemplate:
     """
 
     def __init__(self, render: Render, *, special_tokens: Iterable[str], stop_tokens: Iterable[str]) -> None:
+        special_tokens, stop_tokens = tuple(special_tokens), tuple(stop_tokens)
         self._render = render
         system, ask, answer = ({"role": role, "content": probe(role)} for role in ("system", "user", "assistant"))
         try:
-            text = render([ask, answer])
-            headers = find_headers(render)
-            rest = text[text.rindex(answer["content"]) + len(answer["content"]) :]
+            turn = learn_turn(render, special_tokens, stop_tokens)
         except Exception as error:  # a template is a foreign program: it may raise anything
             raise ConfigError(
                 "The model's chat template cannot render a question and its answer.",
                 why=_first_line(error),
                 fix="Choose a chat or instruct model, or train on raw text.",
             ) from error
-        self.end_of_turn = _first_end(rest, special_tokens)
+        self.end_of_turn = turn.end_of_turn
         self.takes_system = self._holds([system, ask, answer], system["content"])
         thought = probe("thought")
         self.reasoning_key = next(
             (key for key in _REASONING_KEYS if self._holds([ask, {**answer, key: thought}], thought)), None
         )
-        self._calls_as_text = self._find_call_form(ask)
+        self._call_form = self._find_call_form(ask)
         self._finder = AnswerFinder(
-            render=render, headers=headers, end_of_turn=self.end_of_turn, stop_tokens=frozenset(stop_tokens)
+            render=render, headers=turn.headers, end_of_turn=self.end_of_turn, stop_tokens=frozenset(stop_tokens)
         )
 
     @property
     def takes_tool_calls(self) -> bool:
-        return self._calls_as_text is not None
+        return self._call_form is not None
 
     def render(self, conversation: Conversation, train_on: str = "assistant") -> Rendered:
         """Text and targets of one conversation.
@@ -109,29 +126,36 @@ class ChatTemplate:
             system = messages.pop(0)
             messages[0]["content"] = f"{system['content']}\n\n{messages[0]['content']}"
             notes.append("system prompt put into the first user turn (the template has none)")
-        for message in messages:
+        for at, message in enumerate(messages):
             thoughts = [message.pop(key) for key in _REASONING_KEYS if key in message]
             if thoughts and self.reasoning_key:
                 message[self.reasoning_key] = thoughts[0]
             elif thoughts:
                 notes.append("reasoning left out (the template has no place for it)")
             if "tool_calls" in message:
-                if self._calls_as_text is None:
+                if self._call_form is None:
                     raise RowError("template", "the row has tool calls, which this chat template does not write")
-                if self._calls_as_text:
-                    message["tool_calls"] = [_with_text_arguments(call) for call in message["tool_calls"]]
+                messages[at] = self._call_form.shape(message)
         return messages, notes
 
-    def _find_call_form(self, ask: Message) -> bool | None:
-        """True: arguments must be JSON text; False: an object; None: the template writes no tool calls."""
+    def _find_call_form(self, ask: Message) -> CallForm | None:
+        """How this template wants tool calls; None when it writes none.
+
+        Some want arguments as JSON text, and some write an answer beside the calls unless the content is null: the
+        form that is written whole and shortest is the right one.
+        """
         name, value = probe("name"), probe("value")
         call = {"id": "call00001", "type": "function", "function": {"name": name, "arguments": {"key": value}}}
-        for as_text in (False, True):
-            used = _with_text_arguments(call) if as_text else call
-            message = {"role": "assistant", "content": "", "tool_calls": [used]}
-            if self._holds([ask, message], name) and self._holds([ask, message], value):
-                return as_text
-        return None
+        forms = []
+        for form in (CallForm(as_text=as_text, null=null) for as_text in (False, True) for null in (False, True)):
+            message = {"role": "assistant", "content": "", "tool_calls": [call]}
+            try:
+                text = self._render([ask, form.shape(message)])
+            except Exception:  # not the form for this template
+                continue
+            if name in text and value in text:
+                forms.append((form.as_text, len(text), form.null, form))
+        return min(forms)[-1] if forms else None
 
     def _holds(self, messages: list[Message], text: str) -> bool:
         try:
@@ -147,30 +171,22 @@ class ChatTemplate:
 
 
 def _left_out(messages: list[Message], text: str) -> list[str]:
-    """Notes on text beside a tool call that the template does not write.
+    """Notes on what an assistant says and the template does not write.
 
     Raises: RowError for a user or system turn that it does not write.
     """
     notes = []
     for number, message in enumerate(messages, 1):
-        if message["content"].strip() in text:
+        said = [message["content"] or "", *(message[key] for key in _REASONING_KEYS if key in message)]
+        parts = [part.strip() for words in said for part in _THINK_TAG.split(words)]  # templates write these tags anew
+        if all(part in text for part in parts):
             continue
         if message["role"] in ("user", "system"):
             raise RowError("template", f"the chat template leaves out message {number} ({message['role']})")
-        if message.get("tool_calls"):
-            notes.append("text beside a tool call left out (the template writes only the call)")
+        if message["role"] == "assistant":
+            which = "the last" if number == len(messages) else "an earlier"
+            notes.append(f"part of {which} answer is not written by the template (reasoning, text beside a call)")
     return notes
-
-
-def _first_end(rest: str, special_tokens: Iterable[str]) -> str:
-    """What closes an answer at the very end of a conversation: up to the first special token, or all of it."""
-    ends = [at + len(token) for token in special_tokens if token and (at := rest.find(token)) >= 0]
-    return rest[: min(ends)] if ends else rest.rstrip()
-
-
-def _with_text_arguments(call: dict[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    return {**call, "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}}
 
 
 def _first_line(error: BaseException) -> str:
