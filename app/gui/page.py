@@ -9,17 +9,21 @@ from typing import Any
 
 import gradio as gr
 
+from app.gui.launcher import Launcher
+from app.gui.messages import shown_to_the_user
+from app.gui.plan_form import form_from_inputs
 from app.gui.plan_tab import build_plan_tab
 from app.gui.run_actions import RunActions
 from app.gui.run_tab import build_run_tab
 
 _REPLACE_ADDRESS = "(query) => { if (query) window.history.replaceState(null, '', query); }"
+_PROGRESS = gr.Progress()
 _QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 
 
 def build_page(*, runs_root: Path, needs_token: bool) -> gr.Blocks:
     """``runs_root`` is where runs are looked for and created."""
-    actions = RunActions(runs_root)
+    actions, launcher = RunActions(runs_root), Launcher(runs_root)
     with gr.Blocks(title="longfit", analytics_enabled=False) as page:
         gr.HTML(_head(needs_token), elem_id="head")
         with gr.Tabs(selected="plan", elem_id="tabs") as tabs:
@@ -34,6 +38,22 @@ def build_page(*, runs_root: Path, needs_token: bool) -> gr.Blocks:
             wanted = str(request.query_params.get("run", ""))
             return [run.list_runs(actions.first_choice(wanted)), gr.Tabs(selected="run" if wanted else "plan")]
 
+        def launch(*inputs: Any, progress: gr.Progress = _PROGRESS) -> str:
+            def tell(num_rows: int, file: str) -> None:
+                progress(None, desc=f"Preparing data: {num_rows:,} rows of {file}")
+
+            progress(None, desc="Preparing data")
+            with shown_to_the_user():
+                return launcher.launch(form_from_inputs(*inputs), on_progress=tell)
+
+        launched = gr.Textbox(visible="hidden", elem_id="launched")
+        started = plan.launch.click(
+            launch, plan.form.inputs, launched, show_progress="full", show_progress_on=plan.refusal, api_name="launch"
+        ).success(
+            lambda run_id: [run.list_runs(run_id), gr.Tabs(selected="run"), f"?run={run_id}"], launched,
+            [run.run, tabs, run.address], **_QUIET,
+        ).then(None, run.address, None, js=_REPLACE_ADDRESS, **_QUIET)  # fmt: skip
+        run.show_after(started)
         plan.restore_on(page)
         run.show_after(page.load(restore_run, None, [run.run, tabs], **_QUIET))
         # The address names what is in front, so that reload and bookmarks lead back to it.

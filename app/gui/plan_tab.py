@@ -32,6 +32,7 @@ class PlanTab:
     recommendations: tuple[gr.blocks.Block, ...]  # outputs of ``show_recommendations``
     address: gr.Textbox
     launch: gr.Button
+    refusal: gr.HTML  # why Launch is disabled; its place shows the progress of a launch
 
     def plan_after(self, event: gr.events.Dependency) -> gr.events.Dependency:
         """After the form has changed by program: plan it and search better combinations."""
@@ -67,15 +68,6 @@ def build_plan_tab() -> PlanTab:
             form = build_plan_form()
         with gr.Column(scale=5, min_width=480):
             verdict, bar = gr.HTML(elem_id="verdict"), gr.HTML(elem_id="bar")
-            with gr.Row():
-                with gr.Column(scale=1, min_width=340):
-                    parts = gr.HTML(elem_id="parts")
-                with gr.Column(scale=1, min_width=340):
-                    facts = gr.HTML(elem_id="facts")
-            issues = gr.HTML(elem_id="issues")
-            mend = gr.Button("Apply what it suggests", size="sm", visible=False, elem_id="mend")
-            gr.HTML("<h3>Other combinations, the fastest that fit first</h3>", elem_id="recommendations-title")
-            rows = _recommendation_rows()
             command = gr.Code(
                 language="shell", label="Command", interactive=False, lines=1, wrap_lines=True,
                 show_line_numbers=False, buttons=["copy"], elem_id="command",
@@ -85,10 +77,20 @@ def build_plan_tab() -> PlanTab:
                     "Launch", variant="primary", interactive=False, elem_id="launch", scale=0, min_width=140
                 )
                 refusal = gr.HTML(elem_id="refusal")
+            with gr.Row():
+                with gr.Column(scale=1, min_width=340):
+                    parts = gr.HTML(elem_id="parts")
+                with gr.Column(scale=1, min_width=340):
+                    facts = gr.HTML(elem_id="facts")
+            issues = gr.HTML(elem_id="issues")
+            mend = gr.Button("Apply what it suggests", size="sm", visible=False, elem_id="mend")
+            gr.HTML("<h3>Other combinations, the fastest that fit first</h3>", elem_id="recommendations-title")
+            rows = _recommendation_rows()
             address = gr.Textbox(visible="hidden", elem_id="plan-address")
     tab = PlanTab(
         form=form, results=(verdict, bar, parts, facts, issues, mend, command, launch, refusal, address),
         recommendations=tuple(block for row in rows for block in row[:2]), address=address, launch=launch,
+        refusal=refusal,
     )  # fmt: skip
     tab.plan_on_input()
     tab.plan_after(form.preset.input(load_preset, form.preset, form.inputs[1:], **_QUIET))

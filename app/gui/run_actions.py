@@ -14,7 +14,7 @@ from app.gui.messages import error_html
 from app.gui.run_reader import RunReaders
 from app.services import control, launch
 from app.services.locations import default_runs_dir
-from app.services.runs import RunSnapshot, list_runs, snapshot
+from app.services.runs import list_runs, snapshot
 from app.views.run_view import status_view
 from core.run.directory import RunDirectory, open_run
 from planner.errors import LongfitError, RunNotFound
@@ -125,9 +125,6 @@ class RunActions:
         """A new attempt in the same directory. Raises: LongfitError."""
         launch.resume(self.open(run_id))
         return "Resumed."
-
-    def live(self) -> tuple[RunSnapshot, ...]:
-        return tuple(run for run in list_runs(self.root).runs if run.is_live)
 
 
 def resume_words(state: RunState) -> str:

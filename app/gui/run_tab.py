@@ -9,12 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import gradio as gr
 
-from app.gui.messages import shown_to_the_user
+from app.gui.messages import error_html
 from app.gui.run_actions import KILL_SECONDS, RunActions
+from planner.errors import LongfitError
 
 TICK_SECONDS = 2.0
 _QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
@@ -77,8 +79,9 @@ def build_run_tab(actions: RunActions) -> RunTab:
     with gr.Row(elem_classes="run-head"):
         run = gr.Dropdown([], label="Run", elem_id="run", scale=4, allow_custom_value=True)
         stop = gr.Button("Save and stop", elem_id="stop", interactive=False, size="md", min_width=120)
-        kill = gr.Button(_KILL_WORDS, variant="stop", elem_id="kill", interactive=False, size="md", min_width=120)
+        kill = gr.Button(_KILL_WORDS, variant="stop", elem_id="kill", interactive=False, size="md", min_width=210)
         resume = gr.Button("Resume", elem_id="resume", interactive=False, size="md", min_width=120)
+    message = gr.HTML(elem_id="run-message")
     status, progress = gr.HTML(elem_id="run-status"), gr.HTML(elem_id="run-progress")
     rates, failure = gr.HTML(elem_id="run-rates"), gr.HTML(elem_id="run-failure")
     with gr.Row():
@@ -106,27 +109,34 @@ def build_run_tab(actions: RunActions) -> RunTab:
     tab.wire()
     for button, act, name in ((stop, actions.stop, "stop"), (resume, actions.resume, "resume")):
         # queue=False: a command never waits behind the polls of other pages
-        tab.show_after(button.click(_teller(act), run, None, queue=False, api_name=name))
-    tab.show_after(kill.click(_killer(actions), [run, armed_at], armed_at, queue=False, api_name="kill"))
+        tab.show_after(button.click(_teller(act), run, message, queue=False, show_progress="hidden", api_name=name))
+    tab.show_after(
+        kill.click(
+            _killer(actions), [run, armed_at], [message, armed_at], queue=False, show_progress="hidden", api_name="kill"
+        )
+    )
+    run.input(lambda: "", None, message, **_QUIET)
     return tab
 
 
-def _teller(act: Callable[[str], str]) -> Callable[[str], None]:
-    def tell(run_id: str) -> None:
-        with shown_to_the_user():
-            gr.Info(act(run_id))
+def _teller(act: Callable[[str], str]) -> Callable[[str], str]:
+    """Do it, and say what came of it."""
+
+    def tell(run_id: str) -> str:
+        try:
+            return f'<p role="status">{escape(act(run_id))}</p>'
+        except LongfitError as error:
+            return error_html(error, word="NOT DONE")
 
     return tell
 
 
-def _killer(actions: RunActions) -> Callable[[str, float], float]:
-    def kill(run_id: str, armed_at: float) -> float:
-        """The first click arms, the second within five seconds kills; returns when it was armed."""
+def _killer(actions: RunActions) -> Callable[[str, float], tuple[str, float]]:
+    kill_now = _teller(actions.kill)
+
+    def kill(run_id: str, armed_at: float) -> tuple[str, float]:
+        """The first click arms, the second within five seconds kills. Returns the words, and when it was armed."""
         now = time.time()
-        if now - armed_at >= KILL_SECONDS:
-            return now
-        with shown_to_the_user():
-            gr.Info(actions.kill(run_id))
-        return 0.0
+        return (kill_now(run_id), 0.0) if now - armed_at < KILL_SECONDS else ("", now)
 
     return kill

@@ -9,11 +9,12 @@ from typing import Any
 from core.run.command import WorkerCommand
 from core.run.directory import RunDirectory, create_run
 from core.run.journal import Journal
-from core.run.process import identify
+from core.run.process import boot_id, identify
 from tests.app import plans
 
 START = 1_796_000_000.0
 MIB = 1024**2
+GONE = 2**30  # above any pid that Linux gives out
 
 
 def make_run(runs_root: Path, *, num_steps: int = 40, total_steps: int = 100, world: int = 2) -> RunDirectory:
@@ -33,9 +34,9 @@ def make_run(runs_root: Path, *, num_steps: int = 40, total_steps: int = 100, wo
         command=lambda path: WorkerCommand(argv=("true",), environment={}, directory=path, has_launcher=False),
     )  # fmt: skip
     journal = Journal(run, clock=lambda: START)
-    journal.event("supervisor", pid=1, start_ticks=1, boot_id="gone", attempt=1)
+    journal.event("supervisor", pid=GONE, start_ticks=1, boot_id=boot_id(), attempt=1)
     for rank in range(world):
-        journal.event("worker", rank=rank, pid=2 + rank, start_ticks=1, boot_id="gone")
+        journal.event("worker", rank=rank, pid=GONE + 1 + rank, start_ticks=1, boot_id=boot_id())
     journal.event("phase", name="load")
     journal.event("running", total_steps=total_steps, world=world)
     journal.metric({"step": 0, "time": START, "eval_loss": 2.6})
