@@ -1,0 +1,73 @@
+"""Models and GPUs by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.catalog.gpus import GPUS, cpu_spec, gpu_by_name
+from planner.catalog.models import MODELS, catalog_model
+from planner.errors import ConfigError
+
+# safetensors metadata of each repository on the hub
+TOTALS = {
+    "Qwen/Qwen2.5-0.5B-Instruct": 494_032_768,
+    "Qwen/Qwen2.5-1.5B-Instruct": 1_543_714_304,
+    "Qwen/Qwen2.5-3B-Instruct": 3_085_938_688,
+    "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512,
+    "Qwen/Qwen2.5-14B-Instruct": 14_770_033_664,
+    "Qwen/Qwen2.5-32B-Instruct": 32_763_876_352,
+    "Qwen/Qwen2.5-72B-Instruct": 72_706_203_648,
+    "Qwen/Qwen3-0.6B": 596_049_920,
+    "Qwen/Qwen3-1.7B": 1_720_574_976,
+    "Qwen/Qwen3-4B": 4_022_468_096,
+    "Qwen/Qwen3-8B": 8_190_735_360,
+    "Qwen/Qwen3-14B": 14_768_307_200,
+    "Qwen/Qwen3-32B": 32_762_123_264,
+    "meta-llama/Llama-3.1-8B": 8_030_261_248,
+    "meta-llama/Llama-3.1-70B": 70_553_706_496,
+    "meta-llama/Llama-3.2-1B": 1_235_814_400,
+    "meta-llama/Llama-3.2-3B": 3_212_749_824,
+    "mistralai/Mistral-7B-v0.3": 7_248_023_552,
+    "HuggingFaceTB/SmolLM2-135M": 134_515_008,
+    "HuggingFaceTB/SmolLM2-360M": 361_821_120,
+    "HuggingFaceTB/SmolLM2-1.7B": 1_711_376_384,
+}
+
+
+@pytest.mark.parametrize(("name", "total"), TOTALS.items())
+def test_parameter_totals_are_those_of_the_repositories(name: str, total: int) -> None:
+    assert catalog_model(name).num_parameters == total
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_config_of_the_catalog_has_a_shape(name: str) -> None:
+    assert catalog_model(name).name == name
+
+
+def test_the_last_part_of_a_name_is_enough() -> None:
+    assert catalog_model("qwen2.5-7b-instruct").name == "Qwen/Qwen2.5-7B-Instruct"
+
+
+def test_an_unknown_model_gets_the_nearest_ids() -> None:
+    with pytest.raises(ConfigError) as refused:
+        catalog_model("Qwen/Qwen3-7B")
+    assert "Qwen/Qwen3-8B" in refused.value.fix
+
+
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
+def test_gpus_are_possible(gpu) -> None:
+    assert 0.95 * gpu.memory_bytes < gpu.usable_bytes < gpu.memory_bytes
+    assert gpu.fp32_flops < gpu.gemm_flops
+    assert gpu.attention_flops < gpu.gemm_flops
+    assert gpu.pcie_bytes_per_s < gpu.memory_bytes_per_s
+
+
+def test_gpu_names_are_forgiving_and_unknown_ones_are_named() -> None:
+    assert gpu_by_name("rtx 4090").name == "RTX-4090"
+    with pytest.raises(ConfigError, match="H900") as refused:
+        gpu_by_name("H900")
+    assert "H200" in refused.value.fix
+
+
+def test_cpu_rates_grow_with_the_cores_of_the_process() -> None:
+    assert cpu_spec(2**34, 4).gemm_flops == 4 * cpu_spec(2**34, 1).gemm_flops

@@ -1,0 +1,96 @@
+"""From config.json to a shape with the exact number of parameters."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.errors import ConfigError
+from planner.model_spec import FAMILIES, model_spec_from_config
+
+DATA = Path(__file__).parent.parent / "data"
+LLAMA: dict[str, Any] = {
+    "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "vocab_size": 100,
+}  # fmt: skip
+
+
+def spec(**changes: Any):
+    return model_spec_from_config("test", {**LLAMA, **changes})
+
+
+@pytest.mark.parametrize("name", ["k10_cfg_tied_small", "k10_cfg_headdim_explicit"])
+def test_parameters_are_counted_exactly(name: str) -> None:
+    config = json.loads((DATA / f"{name}.json").read_text())
+    assert model_spec_from_config(name, config).num_parameters == config["expect_params"]
+
+
+def test_head_dim_null_is_derived_and_explicit_head_dim_is_kept() -> None:
+    assert spec(head_dim=None).head_dim == 16
+    wide = spec(head_dim=32)
+    assert (wide.head_dim, wide.q_width) == (32, 128)
+
+
+def test_tied_weights_count_once() -> None:
+    assert spec().num_parameters - spec(tie_word_embeddings=True).num_parameters == 100 * 64
+
+
+def test_biases_and_norms_of_each_family() -> None:
+    plain = spec(num_key_value_heads=2).num_parameters
+    qkv, layers = 64 + 2 * 32, 2
+    assert spec(num_key_value_heads=2, model_type="qwen2").num_parameters == plain + layers * qkv
+    assert spec(num_key_value_heads=2, attention_bias=True).num_parameters == plain + layers * (qkv + 64)
+    assert spec(num_key_value_heads=2, mlp_bias=True).num_parameters == plain + layers * (2 * 128 + 64)
+    assert spec(num_key_value_heads=2, model_type="qwen3").num_parameters == plain + layers * 2 * 16
+    assert spec(num_key_value_heads=2, model_type="mistral").num_parameters == plain
+
+
+def test_kv_heads_default_to_the_query_heads_and_to_8_for_mistral() -> None:
+    assert spec().num_kv_heads == 4
+    assert spec(model_type="mistral", num_attention_heads=16).num_kv_heads == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "window"),
+    [
+        ({"model_type": "mistral", "num_key_value_heads": 4, "sliding_window": 4096}, 4096),
+        ({"model_type": "mistral", "num_key_value_heads": 4, "sliding_window": None}, None),
+        ({"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": False}, None),
+        ({"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 2}, None),
+        ({"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 1}, 4096),
+        ({"model_type": "qwen3", "sliding_window": 4096, "layer_types": ["full_attention"] * 2}, None),
+        ({"model_type": "qwen3", "sliding_window": 64, "layer_types": ["full_attention", "sliding_attention"]}, 64),
+    ],
+)
+def test_sliding_window_counts_only_when_a_layer_slides(changes: dict[str, Any], window: int | None) -> None:
+    assert spec(**changes).sliding_window == window
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "qwen3_moe", None, 7])
+def test_other_families_are_refused_by_name(model_type: Any) -> None:
+    with pytest.raises(ConfigError) as refused:
+        spec(model_type=model_type)
+    assert repr(model_type) in refused.value.what
+    assert all(family in refused.value.fix for family in FAMILIES)
+
+
+def test_a_vision_language_config_points_at_its_text_part() -> None:
+    with pytest.raises(ConfigError, match="text_config"):
+        model_spec_from_config("vl", {"model_type": "qwen2_vl", "text_config": LLAMA})
+
+
+@pytest.mark.parametrize("key", ["hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size"])
+@pytest.mark.parametrize("value", [None, 0, -1, "64", 64.0, True])
+def test_missing_or_impossible_sizes_name_the_key(key: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=key):
+        spec(**{key: value})
+
+
+def test_heads_that_do_not_divide_are_refused_with_both_numbers() -> None:
+    with pytest.raises(ConfigError, match="4 query heads cannot share 3 KV heads"):
+        spec(num_key_value_heads=3)
+    with pytest.raises(ConfigError, match="hidden_size 65 is not a multiple of 4"):
+        spec(hidden_size=65)
