@@ -51,7 +51,7 @@ def _gather(x: Tensor, group: dist.ProcessGroup) -> Tensor:
 
 
 def _all_to_all(parts: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """parts[i] goes to rank i, result[i] came from rank i. NCCL and gloo both have it since torch 2.6."""
+    """parts[i] goes to rank i, result[i] came from rank i. NCCL and gloo both have this collective."""
     parts = parts.contiguous()
     received = torch.empty_like(parts)
     dist.all_to_all_single(received, parts, group=group)
