@@ -124,6 +124,7 @@ class Trainer:
                 self._reports.close()
 
     def _run(self) -> Literal["done", "stopped"]:
+        self._tell_memory()
         if self.progress.step == 0 and self.eval_batches is not None:
             self._evaluate()
         stop = self._agree_to_stop()
