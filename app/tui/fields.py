@@ -29,12 +29,19 @@ class FieldSpec:
 
     def parse(self, text: str) -> Any:
         """The typed value. Raises: ConfigError as the preset file itself would, naming the key."""
+        if self.kind == "switch":
+            return text == "true"
         if self.preset_key is None:
             return text
-        value = (text if self.kind == "choice" else load_yaml(text, where=self.label)) if text.strip() else None
+        if is_open(self.preset_key):
+            return None if text == AUTO else text == "true"
+        value: Any = text
+        if self.kind != "choice":  # a choice is a text, whatever YAML would read into it
+            value = load_yaml(text, where=self.label) if text.strip() else None
         return check_value(self.preset_key, value, where="form")
 
 
+AUTO = "auto"
 _RUN = {key.name: key for key in RUN_KEYS}
 _TOP_RUN = ("max_length", "per_device_train_batch_size", "gradient_accumulation_steps")
 _LABELS = {
@@ -43,6 +50,11 @@ _LABELS = {
     "num_train_epochs": "epochs", "per_device_eval_batch_size": "eval batch", "lr_scheduler_type": "schedule",
     "save_total_limit": "keep saves", "rope_scaling": "rope scaling",
 }  # fmt: skip
+
+
+def is_open(key: PresetKey) -> bool:
+    """A switch with a third position: absent means that longfit decides."""
+    return key.kind == "bool" and key.default is None
 
 
 def form_fields() -> tuple[FieldSpec, ...]:
@@ -122,7 +134,7 @@ def _run_field(name: str, group: str) -> FieldSpec:
 
 def _kind(key: PresetKey) -> FieldKind:
     if key.kind == "bool":
-        return "switch"
+        return "choice" if is_open(key) else "switch"
     if key.choices and key.kind == "text":
         return "choice"
     return "number" if key.kind in ("int", "float") else "text"
@@ -153,6 +165,8 @@ def field_value(spec: FieldSpec, draft: Draft) -> Any:
 
 def field_text(spec: FieldSpec, draft: Draft) -> str:
     value = field_value(spec, draft)
+    if value is None and spec.preset_key is not None and is_open(spec.preset_key):
+        return AUTO
     if isinstance(value, tuple | list) and len(value) == 1:
         return str(value[0])
     return "" if value in (None, ()) else value_words(list(value) if isinstance(value, tuple) else value)
@@ -165,7 +179,11 @@ def field_choices(
     named = {"preset": presets, "model": models, "gpu": (AS_PRESET, "here", "cpu", *gpus), "method": METHODS}
     if spec.key in named:
         return named[spec.key]
-    return tuple(str(choice) for choice in spec.preset_key.choices) if spec.preset_key else ()
+    if spec.preset_key is None:
+        return ()
+    if is_open(spec.preset_key):
+        return (AUTO, "true", "false")
+    return tuple(str(choice) for choice in spec.preset_key.choices)
 
 
 def field_is_active(spec: FieldSpec, draft: Draft) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from planner.errors import DoesNotFit
 from planner.types import Alternative, ClusterSpec, Plan, Preset
 
 if TYPE_CHECKING:
@@ -93,10 +94,29 @@ class Services:
     # --- runs ----------------------------------------------------------------------------------------------------
 
     def launch(self, preset: Preset, overrides: Mapping[str, Any], *, cpu: bool, allow_over: bool) -> Path:
-        """Prepare the data, create the run directory, start its supervisor; returns the directory."""
-        from app.services.launch import launch
+        """Prepare the data, create the run directory, start its supervisor; returns the directory.
 
-        return launch(preset, overrides, gpu="cpu" if cpu else None, allow_over=allow_over)
+        ``allow_over``: a person typed that it may run although it does not fit. Raises: DoesNotFit without that.
+        """
+        from app.services.launch import launch
+        from app.services.planning import plan_resolved, refuse_errors
+        from app.services.prepare_data import prepare_data
+        from app.services.presets import preset_text
+        from planner.plan_json import plan_to_dict
+
+        resolved = self.resolve_for_launch(preset, overrides, cpu=cpu)
+        plan = plan_resolved(resolved)
+        refuse_errors(plan)
+        if plan.verdict == "over" and not allow_over:
+            raise DoesNotFit("This does not fit on this machine.", fix="Apply one of the recommendations.")
+        data = prepare_data(resolved.config)
+        run = launch(
+            config=resolved.config,
+            plan=plan_to_dict(plan),
+            preset_text=preset_text(preset, overrides),
+            data={"train": data.train_store, "eval": data.eval_store},
+        )
+        return run.path
 
     def runs(self) -> RunList:
         from app.services.runs import list_runs

@@ -98,7 +98,7 @@ def format_loss(loss: float | None) -> str:
 
 def format_learning_rate(rate: float | None) -> str:
     """``1.7e-04``, as trainers print it."""
-    return "n/a" if rate is None else f"{rate:.2e}"
+    return "n/a" if rate is None else f"{rate:.1e}"
 
 
 def _three_digits(value: float) -> str:

@@ -20,10 +20,10 @@ DRIFT_FRACTION = 0.25  # above plan by more than this: something that was planne
 # what a worker can tell apart, and the planned instants that lie in it
 MEASURED_INSTANTS: dict[str, tuple[Instant, ...]] = {
     "load": ("load",),
-    "forward": ("forward_loss",),
+    "forward": ("layer_forward", "forward_loss"),
     "backward": ("loss_backward", "layer_backward", "attention_backward", "backward_end"),
     "step": ("optimizer_step",),
-    "evaluation": ("evaluation",),
+    "evaluation": ("evaluation_forward", "evaluation"),
     "save": ("save",),
 }
 

@@ -15,6 +15,7 @@ from app.views.format import (
     format_duration,
     format_learning_rate,
     format_loss,
+    format_share,
     format_signed_bytes,
     format_tokens_per_second,
 )
@@ -124,19 +125,19 @@ def progress_view(state: RunState, history: LossHistory) -> Progress:
 
 
 def rate_rows(history: LossHistory, plan: Mapping[str, Any] | None = None) -> tuple[tuple[str, str], ...]:
-    """(name, value) of the newest row: loss, evaluation, learning rate, gradient norm, speed."""
+    """(name, value) of the newest row: loss, evaluation, learning rate, norm of the gradient, speed."""
     last = history.last
     speed = last.get("tokens_per_second")
     speed_words = format_tokens_per_second(float(speed)) if isinstance(speed, int | float) else "n/a"
     planned = float((plan or {}).get("tokens_per_second") or 0)
     if planned > 0 and isinstance(speed, int | float):
-        speed_words += f" ({100 * speed / planned:.0f} % of plan)"
+        speed_words += f", {format_share(speed / planned)} of plan"
     norm = last.get("grad_norm")
     return (
         ("loss", format_loss(_finite_or_none(last.get("loss")))),
         ("eval", format_loss(history.last_evaluation)),
         ("lr", format_learning_rate(last.get("learning_rate"))),
-        ("grad norm", f"{norm:.3f}" if isinstance(norm, int | float) else "n/a"),
+        ("norm", f"{norm:.3f}" if isinstance(norm, int | float) else "n/a"),
         ("speed", speed_words),
     )
 

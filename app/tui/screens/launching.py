@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from textual.message import Message
 
 from app.tui.draft import Draft
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen
@@ -16,6 +20,14 @@ if TYPE_CHECKING:
     from app.tui.services import Services
 
 OVERRIDE_WORD = "over"
+
+
+@dataclass
+class Launched(Message):
+    """The run has a folder and a supervisor; None: ``problem`` says why not."""
+
+    run_dir: Path | None
+    problem: str = ""
 
 
 def start_launch(screen: Screen, services: Services, draft: Draft) -> None:
@@ -66,9 +78,9 @@ def _launch(screen: Screen, services: Services, draft: Draft, *, on_cpu: bool, a
         try:
             run_dir = services.launch(draft.preset, draft.overrides, cpu=on_cpu, allow_over=allow_over)
         except LongfitError as error:
-            screen.app.call_from_thread(screen.notify, str(error), severity="error", timeout=12, markup=False)
+            screen.post_message(Launched(None, str(error)))
             return
-        screen.app.call_from_thread(screen.app.open_run, run_dir)  # type: ignore[attr-defined]
+        screen.post_message(Launched(run_dir))
 
     screen.notify("Launching: the data is being prepared.", markup=False)
     screen.run_worker(work, thread=True, group="launch", exclusive=True)

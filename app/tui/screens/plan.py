@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer
 
 from app.tui.draft import AS_PRESET, Draft
 from app.tui.fields import field_of_error, field_text
 from app.tui.screens.dialogs import AskScreen, PickerScreen, TextScreen
-from app.tui.screens.launching import start_launch
+from app.tui.screens.launching import Launched, start_launch
 from app.tui.services import Services
 from app.tui.widgets.alternatives import AlternativesTable
 from app.tui.widgets.fields import FieldChanged, PickerRequested
@@ -31,6 +32,16 @@ from planner.search import GOALS, Goal
 from planner.types import Alternative, Plan, Preset
 
 SEARCH_DELAY_S = 0.15  # after the last edit
+
+
+@dataclass
+class Searched(Message):
+    """What the search found for ``plan``."""
+
+    plan: Plan
+    found: tuple[Alternative, ...]
+    longest: int
+    problem: str = ""
 
 
 class PlanScreen(Screen[None]):
@@ -123,7 +134,6 @@ class PlanScreen(Screen[None]):
     def recompute(self, *, edited: str = "") -> None:
         """Plan the draft now; what cannot be planned is said beside its field and the last plan stays, marked."""
         form, panel = self.query_one(SetupForm), self.query_one(PlanPanel)
-        self._show_command()
         try:
             resolved = self.services.resolve(self.draft.preset, self.draft.overrides, self.draft.hardware)
             plan = self.services.plan(resolved)
@@ -131,6 +141,7 @@ class PlanScreen(Screen[None]):
             key = edited or field_of_error(error, form.specs) or ""
             form.complain({key: _sentence(error)})
             panel.refuse(_sentence(error))
+            self._show_command()
             return
         self.resolved, self.plan, self.longest = resolved, plan, None
         form.complain(_complaints(plan, form))
@@ -138,6 +149,7 @@ class PlanScreen(Screen[None]):
         self.query_one(TopBar).show(f"{self.draft.preset.name}  {cluster_words(plan)}")
         self.query_one(AlternativesTable).show_current(plan)
         self._show_findings()
+        self._show_command()
         if self._search_timer is not None:
             self._search_timer.stop()
         self._search_timer = self.set_timer(SEARCH_DELAY_S, self._search)
@@ -151,25 +163,20 @@ class PlanScreen(Screen[None]):
         try:
             found = self.services.recommend(resolved, goal)
             longest = self.services.longest_length(resolved)
+            self.post_message(Searched(plan, found, longest))
         except LongfitError as error:
-            self.app.call_from_thread(self._show_search_error, plan, error)
-            return
-        self.app.call_from_thread(self._show_search, plan, found, longest)
+            self.post_message(Searched(plan, (), 0, _sentence(error)))
 
-    def _show_search(self, plan: Plan, found: tuple[Alternative, ...], longest: int) -> None:
-        if plan is not self.plan:
+    def on_searched(self, message: Searched) -> None:
+        if message.plan is not self.plan:
             return  # an edit came in between; its own search follows
-        self.longest = longest
+        self.longest = message.longest
         table = self.query_one(AlternativesTable)
-        table.show_found(plan, found)
+        table.show_found(message.plan, message.found)
         table.border_title = f"Recommended, {self.goal} first (f changes)"
-        self._show_findings()
+        self._show_findings(message.problem)
 
-    def _show_search_error(self, plan: Plan, error: LongfitError) -> None:
-        if plan is self.plan:
-            self.query_one("#findings", Plain).update(_sentence(error))
-
-    def _show_findings(self) -> None:
+    def _show_findings(self, problem: str = "") -> None:
         if self.plan is None:
             return
         match self.longest:
@@ -179,7 +186,7 @@ class PlanScreen(Screen[None]):
                 words = "no length fits like this"
             case longest:
                 words = f"longest that fits: {longest:,} (m sets it)"
-        self.query_one("#findings", Plain).update(f"{words}   {speed_words(self.plan)}")
+        self.query_one("#findings", Plain).update(problem or f"{words}   {speed_words(self.plan)}")
 
     def action_leave_field(self) -> None:
         """Out of the form, so that every key is a command again."""
@@ -307,6 +314,12 @@ class PlanScreen(Screen[None]):
             self.notify("This cannot be planned yet, so it cannot be launched.", severity="error", markup=False)
             return
         start_launch(self, self.services, self.draft)
+
+    def on_launched(self, message: Launched) -> None:
+        if message.run_dir is None:
+            self.notify(message.problem, severity="error", timeout=12, markup=False)
+        else:
+            self.app.open_run(message.run_dir)  # type: ignore[attr-defined]
 
 
 def _sentence(error: LongfitError) -> str:

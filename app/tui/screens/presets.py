@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
+from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer
 
@@ -17,6 +19,15 @@ from app.views.format import format_share
 from app.views.parts import VERDICT_WORDS
 from planner.errors import LongfitError
 from planner.types import Preset
+
+
+@dataclass
+class Judged(Message):
+    """A preset's verdict on the hardware it is meant for."""
+
+    key: str
+    words: str
+
 
 COLUMNS = ("name", "verdict", "length", "for", "model", "from")
 
@@ -77,12 +88,12 @@ class PresetsScreen(Screen[None]):
                 words = f"{VERDICT_WORDS[plan.verdict]} {format_share(gpu.used_bytes / gpu.usable_bytes)}"
             except LongfitError as error:
                 words = error.what
-            self.app.call_from_thread(self._write, str(index), words)
+            self.post_message(Judged(str(index), words))
 
-    def _write(self, key: str, words: str) -> None:
+    def on_judged(self, message: Judged) -> None:
         table = self.query_one(DataTable)
-        if key in {row.value for row in table.rows}:
-            table.update_cell(key, "verdict", cell(words), update_width=True)
+        if message.key in {row.value for row in table.rows}:
+            table.update_cell(message.key, "verdict", cell(message.words), update_width=True)
 
     def on_data_table_row_highlighted(self, message: DataTable.RowHighlighted) -> None:
         self._show_text()

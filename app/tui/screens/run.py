@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -10,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
+from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Footer
 
@@ -30,6 +32,13 @@ from app.views.run_view import event_lines, failure_text, loss_note, progress_vi
 from planner.errors import LongfitError
 
 POLL_SECONDS = 0.5
+
+
+@dataclass
+class Polled(Message):
+    """The feed has taken in what was new; ``problem`` is what went wrong, if anything."""
+
+    problem: str
 
 
 class RunScreen(Screen[None]):
@@ -103,12 +112,10 @@ class RunScreen(Screen[None]):
             problem = str(error)
         finally:
             self._is_polling = False
-        self.app.call_from_thread(self._draw, problem)
+        self.post_message(Polled(problem))  # unlike a call into the app, harmless when the app is leaving
 
-    def _draw(self, problem: str) -> None:
-        if not self.is_mounted:
-            return
-        feed = self.feed
+    def on_polled(self, message: Polled) -> None:
+        feed, problem = self.feed, message.problem
         status = status_view(feed.state, now=time.time())
         progress = progress_view(feed.state, feed.loss)
         words = problem or f"{status.detail}{'; ' if status.detail else ''}{progress.words}"
@@ -128,8 +135,10 @@ class RunScreen(Screen[None]):
         feed = self.feed
         note = loss_note(feed.loss, logging_steps=feed.config.logging_steps)
         self.query_one(LossPlot).show(feed.loss, note)
+        rates = dict(rate_rows(feed.loss, feed.plan))
+        speed = rates.pop("speed")
         self.query_one("#rates", Plain).update(
-            "  ".join(f"{name} {value}" for name, value in rate_rows(feed.loss, feed.plan))
+            "  ".join([*(f"{name} {value}" for name, value in rates.items()), speed])
         )
         failure = failure_text(feed.state, feed.postmortem, width=max(20, self.query_one("#loss-pane").size.width - 3))
         switcher = self.query_one("#loss-pane", ContentSwitcher)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer
 
@@ -22,6 +24,13 @@ if TYPE_CHECKING:
     from app.services.runs import RunList, RunSnapshot
 
 REFRESH_SECONDS = 2.0
+
+
+@dataclass
+class Listed(Message):
+    found: RunList
+
+
 COLUMNS = ("state", "run", "step", "length", "last sign", "started")
 
 
@@ -63,10 +72,10 @@ class RunsScreen(Screen[None]):
             self.run_worker(self._read, thread=True, group="runs", exclusive=True)
 
     def _read(self) -> None:
-        found = self.services.runs()
-        self.app.call_from_thread(self._draw, found)
+        self.post_message(Listed(self.services.runs()))
 
-    def _draw(self, found: RunList) -> None:
+    def on_listed(self, message: Listed) -> None:
+        found = message.found
         table = self.query_one(DataTable)
         self._runs = {run.id: run for run in found.runs}
         keys = [key.value for key in table.rows]

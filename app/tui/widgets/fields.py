@@ -36,8 +36,12 @@ class PickerRequested(Message):
 class NumberInput(Input):
     """An input that keeps only what numbers are made of and lets every other key be a command."""
 
+    def __init__(self, *, takes_fractions: bool) -> None:
+        super().__init__(compact=True, classes="control", select_on_focus=True)
+        self._characters = "0123456789-_" + (".eE+" if takes_fractions else "")
+
     def check_consume_key(self, key: str, character: str | None) -> bool:
-        return character is not None and (character.isdigit() or character in "-._+")
+        return character is not None and character in self._characters
 
     async def _on_key(self, event: events.Key) -> None:
         if event.is_printable and not self.check_consume_key(event.key, event.character):
@@ -65,8 +69,9 @@ class Choice(Widget, can_focus=True):
         width = max(1, self.size.width - 2)
         # the end of a long hub id or path tells more than its beginning
         text = self.text if len(self.text) <= width else self.text.rpartition("/")[2]
-        shown = text if len(text) <= width else text[: width - 1] + "…"
-        return Content(f"{shown:<{width}} ▾")
+        more, arrow = ("~", "v") if getattr(self.app, "ascii_only", False) else ("…", "▾")
+        shown = text if len(text) <= width else text[: width - 1] + more
+        return Content(f"{shown:<{width}} {arrow}")
 
     def action_step(self, direction: int) -> None:
         if not self.choices:
@@ -121,7 +126,9 @@ class FieldRow(Vertical):
             case "choice":
                 self.control = Choice(spec)
             case "number":
-                self.control = NumberInput(compact=True, classes="control", select_on_focus=True)
+                self.control = NumberInput(
+                    takes_fractions=spec.preset_key is not None and spec.preset_key.kind == "float"
+                )
             case _:
                 self.control = Input(compact=True, classes="control", select_on_focus=True)
         self.complaint = Plain("", classes="complaint")

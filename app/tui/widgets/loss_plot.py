@@ -6,6 +6,7 @@ Own drawing on a braille canvas: no plotting package, no numpy, and it works at 
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -68,12 +69,13 @@ class LossPlot(Widget, can_focus=True):
         if width < 1 or height < 1:
             return []
         if not raw and not evaluation:
-            text = self._note or "no loss yet"
-            return [Strip([Segment(text, base)]).adjust_cell_length(width, base)]
+            lines = textwrap.wrap(self._note or "no loss yet", width)
+            return [Strip([Segment(line, base)]).adjust_cell_length(width, base) for line in lines]
         scale = _log if self.is_log else float
         axis = _AXIS_WIDTH if width > 3 * _AXIS_WIDTH else 0
         canvas_height = height - 1 if height > 3 else height
-        canvas = Canvas(width - axis, canvas_height, ascii_only=bool(getattr(self.app, "ascii_only", False)))
+        ascii_only = bool(getattr(self.app, "ascii_only", False))
+        canvas = Canvas(width - axis, canvas_height, ascii_only=ascii_only)
         steps = [p.step for p in (*raw, *evaluation)]
         values = [scale(v) for p in (*raw, *evaluation) for v in (p.low, p.high)]
         place = _Placement(canvas, min(steps), max(steps), min(values), max(values), scale)
@@ -83,17 +85,18 @@ class LossPlot(Widget, can_focus=True):
         canvas.line([place(p.step, p.mean) for p in smooth], "smooth")
         for point in evaluation:
             canvas.mark(*place(point.step, point.mean), "o", "evaluation")
-        return self._with_axes(canvas, place, axis, height)
+        return self._with_axes(canvas, place, axis, ascii_only=ascii_only)
 
-    def _with_axes(self, canvas: Canvas, place: _Placement, axis: int, height: int) -> list[Strip]:
-        base, width = self.rich_style, self.size.width
+    def _with_axes(self, canvas: Canvas, place: _Placement, axis: int, *, ascii_only: bool) -> list[Strip]:
+        base, width, height = self.rich_style, self.size.width, self.size.height
         dim = base + Style(dim=True)
         strips = []
         for index, cells in enumerate(canvas.rows()):
             label = ""
             if axis and (index in (0, canvas.height - 1) or index == canvas.height // 2):
                 label = f"{place.value_at(index):.3g}"
-            segments = [Segment(f"{label:>{axis - 2}} ┤"[-axis:] if axis and label else " " * axis, dim)]
+            tick = "+" if ascii_only else "┤"
+            segments = [Segment(f"{label:>{axis - 2}} {tick}"[-axis:] if axis and label else " " * axis, dim)]
             segments += [Segment(text, base + _STYLES[layer] if layer else base) for text, layer in cells]
             strips.append(Strip(segments).adjust_cell_length(width, base))
         if len(strips) < height:

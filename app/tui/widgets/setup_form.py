@@ -28,7 +28,7 @@ class MoreRow(Widget, can_focus=True):
         pass
 
     def render(self) -> str:
-        return "▸ all settings"
+        return ("> " if getattr(self.app, "ascii_only", False) else "▸ ") + "all settings"
 
     def action_open(self) -> None:
         self.post_message(self.Opened())

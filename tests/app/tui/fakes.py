@@ -41,6 +41,7 @@ class FakeServices(Services):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[tuple[str, Any]] = []
+        self.launched = Path("/nowhere")  # the run directory that a launch "creates"
 
     def presets(self):
         return (PRESET, OTHER)
@@ -84,4 +85,4 @@ class FakeServices(Services):
 
     def launch(self, preset, overrides, *, cpu, allow_over):
         self.calls.append(("launch", (preset.name, dict(overrides), cpu, allow_over)))
-        return Path("/tmp/run")
+        return self.launched

@@ -73,8 +73,8 @@ def test_rates_compare_speed_with_the_plan():
     curve = history([row])
     rows = dict(rate_rows(curve, PLAN))
     assert rows["loss"] == "1.2346"
-    assert rows["lr"] == "1.70e-04"
-    assert rows["speed"] == "950 tokens/s (95 % of plan)"
+    assert rows["lr"] == "1.7e-04"
+    assert rows["speed"] == "950 tokens/s, 95 % of plan"
     assert rows["eval"] == "n/a"
 
 

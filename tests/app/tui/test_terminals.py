@@ -1,0 +1,136 @@
+"""Sizes, colours and characters a terminal may have: nothing crashes, nothing needs colour, nothing is clipped."""
+
+from pathlib import Path
+
+import pytest
+
+from app.tui.app import LongfitApp, prefers_ascii
+from app.tui.themes import THEMES
+from tests.app.runs import append_steps, make_run
+from tests.app.tui.conftest import screen_text, settle
+from tests.app.tui.fakes import PRESET
+
+SIZES_FILE = Path(__file__).parents[2] / "data" / "k12_terminal_sizes.txt"
+SIZES = [tuple(map(int, line.split("x"))) for line in SIZES_FILE.read_text().splitlines() if line[:1].isdigit()]
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_no_size_crashes_and_every_screen_opens(services, run_dir, size):
+    app = LongfitApp(services, preset=PRESET, run_dir=run_dir)
+    async with app.run_test(size=size) as pilot:
+        for key in ("1", "]", "2", "t", "3", "4", "?", "escape", "1"):
+            await pilot.press(key)
+        await settle(pilot)
+        lines = screen_text(app).splitlines()
+        assert len(lines) == size[1]
+
+
+async def test_resizing_while_a_run_logs_comes_back_whole(services, run_dir):
+    app = LongfitApp(services, run_dir=run_dir)
+    async with app.run_test(size=(120, 40)) as pilot:
+        for step, size in ((41, (7, 3)), (51, (1, 1)), (61, (120, 40))):
+            append_steps(run_dir, step, step + 9)
+            await pilot.resize_terminal(*size)
+            await pilot.pause(0.6)
+        await settle(pilot)
+        text = screen_text(app)
+        assert "step 70 of 100" in text
+        assert "RUNNING" in text
+
+
+async def test_narrow_terminals_show_one_pane_at_a_time_by_tabs(services):
+    app = LongfitApp(services, preset=PRESET)
+    async with app.run_test(size=(60, 20)) as pilot:
+        await settle(pilot)
+        assert "length" in screen_text(app, "#setup")
+        assert not app.screen.query_one("#plan-panel").display
+        app.screen.query_one("PaneTabs").focus()
+        await pilot.press("right")
+        await pilot.pause(0.2)
+        assert "TIGHT: 21.5 GiB" in screen_text(app)
+        await pilot.press("right")
+        await pilot.pause(0.2)
+        assert "+ fused loss" in screen_text(app)
+
+
+async def test_narrow_run_screen_shows_its_panes_by_tabs(services, run_dir):
+    app = LongfitApp(services, run_dir=run_dir)
+    async with app.run_test(size=(60, 20)) as pilot:
+        await pilot.pause(0.8)
+        app.screen.query_one("PaneTabs").focus()
+        await pilot.press("right")
+        await pilot.pause(0.3)
+        assert "Memory against plan" in screen_text(app)
+        await pilot.press("right")
+        await pilot.pause(0.3)
+        assert "step 40 loss" in screen_text(app)
+
+
+@pytest.mark.parametrize("theme", [theme.name for theme in THEMES])
+@pytest.mark.parametrize("status", ["running", "failed"])
+async def test_themes_change_colours_and_not_a_single_character(services, tmp_path, theme, status):
+    run_dir = make_run(tmp_path, status=status)
+    texts = []
+    for name in (theme, THEMES[0].name):
+        app = LongfitApp(services, preset=PRESET, run_dir=run_dir, theme=name)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await pilot.pause(0.8)
+            run_text = screen_text(app, "#loss-pane") + screen_text(app, "#memory")
+            await pilot.press("1")
+            await settle(pilot)
+            texts.append(run_text + screen_text(app))
+    assert texts[0] == texts[1]
+
+
+async def test_no_color_leaves_only_greys(services, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = LongfitApp(services, preset=PRESET)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        colors = {
+            color.triplet
+            for strip in app.screen._compositor.render_strips()
+            for segment in strip.apply_filter(app._filters[-1], app.screen.background_colors[1])
+            if segment.style
+            for color in (segment.style.color, segment.style.bgcolor)
+            if color is not None and color.triplet is not None
+        }
+        assert colors
+        assert all(max(color) - min(color) <= 2 for color in colors)
+        assert "TIGHT" in screen_text(app)
+
+
+async def test_ascii_terminals_get_letters_and_no_other_characters(services, run_dir):
+    app = LongfitApp(services, preset=PRESET, run_dir=run_dir, ascii_only=True)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause(0.8)
+        run_text = screen_text(app)
+        await pilot.press("1")
+        await settle(pilot)
+        plan_text = screen_text(app)
+        assert "WWWW" in plan_text
+        assert "LL" in plan_text
+        for text in (run_text, plan_text):
+            assert {character for character in text if not character.isascii()} == set()
+
+
+def test_the_linux_console_prefers_ascii(monkeypatch):
+    monkeypatch.setenv("TERM", "linux")
+    assert prefers_ascii()
+
+
+async def test_wide_characters_and_joiners_do_not_break_the_frame(services, tmp_path):
+    run_dir = make_run(tmp_path)
+    with (run_dir / "train.log").open("a", encoding="utf-8") as file:
+        file.write("长文本微调👨‍👩‍👧①é" * 12 + "\n\x1b[31mred\x1b[0m \x07bell\rkept\n")
+    app = LongfitApp(services, run_dir=run_dir)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause(0.8)
+        text = screen_text(app, "#log")
+        assert "长文本微调" in text
+        assert "kept" in text
+        assert "\x1b" not in text
+        from rich.cells import cell_len
+
+        strips = app.screen._compositor.render_strips()
+        assert {cell_len("".join(segment.text for segment in strip)) for strip in strips} == {80}
