@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from planner.checks import refuse_impossible_counts
 from planner.combine import Combined, combine
 from planner.errors import ConfigError
 from planner.optimization import Optimization, PlanContext, RankShape, Registry, instantiate
@@ -70,7 +71,12 @@ def account(
     config: RunConfig, model: ModelSpec, cluster: ClusterSpec, environment: Environment, registry: Registry,
     *, built: Mapping[str, Optimization] | None = None,
 ) -> Account:  # fmt: skip
-    """Terms and work of one rank. All ranks of a plan hold equal shards."""
+    """Terms and work of one rank. All ranks of a plan hold equal shards.
+
+    Raises:
+        ConfigError: a length, batch size or accumulation below 1, or an unknown optimization.
+    """
+    refuse_impossible_counts(config)
     optimizations = tuple(built.values()) if built is not None else build_optimizations(config, registry)
     ctx = context(config, model, cluster, environment, optimizations)
     s = sizes_of(ctx)

@@ -5,16 +5,33 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from planner.errors import ConfigError
 from planner.optimization import Optimization, PlanContext
-from planner.types import Issue
+from planner.types import Issue, RunConfig
 
 DENSE_SCORES_TOKENS = 4096  # beyond this, attention that forms the score matrix is refused
+
+
+def refuse_impossible_counts(config: RunConfig) -> None:
+    """What leaves nothing to plan.
+
+    Raises:
+        ConfigError: max_length, a batch size or the accumulation is below 1.
+    """
+    counts = {
+        "max_length": config.max_length,
+        "per_device_train_batch_size": config.per_device_train_batch_size,
+        "per_device_eval_batch_size": config.per_device_eval_batch_size,
+        "gradient_accumulation_steps": config.gradient_accumulation_steps,
+    }
+    for key, value in counts.items():
+        if value < 1:
+            raise ConfigError(f"{key} is {value}.", why="It counts at least 1.", fix=f"Set {key} to 1 or more.")
 
 
 def collect_issues(ctx: PlanContext, optimizations: Sequence[Optimization]) -> tuple[Issue, ...]:
     """Errors first; every check of every enabled optimization."""
     issues = [
-        *_numbers(ctx),
         *_length(ctx),
         *_world(ctx),
         *_dtype(ctx),
@@ -23,24 +40,6 @@ def collect_issues(ctx: PlanContext, optimizations: Sequence[Optimization]) -> t
     ]
     rank = {"error": 0, "warning": 1, "info": 2}
     return tuple(sorted(issues, key=lambda issue: rank[issue.severity]))
-
-
-def _numbers(ctx: PlanContext) -> list[Issue]:
-    config = ctx.config
-    counts = {
-        "max_length": config.max_length,
-        "per_device_train_batch_size": config.per_device_train_batch_size,
-        "per_device_eval_batch_size": config.per_device_eval_batch_size,
-        "gradient_accumulation_steps": config.gradient_accumulation_steps,
-    }
-    return [
-        Issue(
-            code="not-positive", severity="error", what=f"{key} is {value}.", why="It counts at least 1.",
-            fix=f"Set {key} to 1 or more.",
-        )
-        for key, value in counts.items()
-        if value < 1
-    ]  # fmt: skip
 
 
 def _length(ctx: PlanContext) -> list[Issue]:

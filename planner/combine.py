@@ -45,9 +45,7 @@ class Combined:
         )  # fmt: skip
 
 
-def combine(
-    base: Sequence[TermSpec], base_work: Sequence[Work], effects: Sequence[tuple[str, Effect]]
-) -> Combined:
+def combine(base: Sequence[TermSpec], base_work: Sequence[Work], effects: Sequence[tuple[str, Effect]]) -> Combined:
     """``effects``: (name of the optimization, its effect), in any order: the result is the same.
 
     Two optimizations that add the same key, confine the same term or scale the same term are an Issue of severity
@@ -102,9 +100,7 @@ def _unite(base: Sequence[Keyed], added: Iterable[tuple[str, Sequence[Keyed]]], 
 
 def _confined(spec: TermSpec, confines: Sequence[tuple[str, Confine]], issues: list[Issue]) -> TermSpec:
     for claim in _claims(spec.key, confines, "confined by", issues):
-        spec = replace(
-            spec, instants=spec.instants & claim.instants, formula=f"{spec.formula}; {claim.formula}"
-        )
+        spec = replace(spec, instants=spec.instants & claim.instants, formula=f"{spec.formula}; {claim.formula}")
     return spec
 
 

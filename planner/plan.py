@@ -86,7 +86,7 @@ def make_plan(
     ``expandable_segments`` is how longfit starts its workers (PYTORCH_ALLOC_CONF).
 
     Raises:
-        ConfigError: an optimization that the registry does not have.
+        ConfigError: a length, batch size or accumulation below 1, or an optimization that the registry does not have.
     """
     result = account(config, model, cluster, environment, registry)
     sizes = footprint(result, expandable_segments=expandable_segments)

@@ -205,7 +205,7 @@ def price(problem: Problem, config: RunConfig) -> Candidate | None:
     )  # fmt: skip
 
 
-INDEPENDENT_ERRORS = frozenset({"length-beyond-model", "not-positive", "lora-targets"})
+INDEPENDENT_ERRORS = frozenset({"length-beyond-model", "lora-targets"})
 
 
 def _verdict(problem: Problem, result: Account, sizes: Footprint) -> Verdict:
@@ -221,9 +221,7 @@ def _verdict(problem: Problem, result: Account, sizes: Footprint) -> Verdict:
 
 
 def _holds(problem: Problem, config: RunConfig, built: dict[str, Optimization]) -> bool:
-    result = account(
-        config, problem.model, problem.cluster, problem.environment, problem.registry, built=built
-    )
+    result = account(config, problem.model, problem.cluster, problem.environment, problem.registry, built=built)
     return _verdict(problem, result, footprint(result, expandable_segments=problem.expandable_segments)) != "over"
 
 
@@ -332,6 +330,7 @@ def _degrees(problem: Problem) -> list[ParallelDegrees]:
 
 
 def _head_groups(problem: Problem, degrees: ParallelDegrees) -> list[list[OptimizationSetting]]:
+    """Without, and with each legal number of groups; where a row is spread already, ranks are the better groups."""
     if degrees.sequence > 1 or not _offered(problem.registry, "fake_parallel"):
         return [[]]
     kv_heads = problem.model.num_kv_heads

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from core.optimizations.evidence import Evidence, NotActive
 from planner.effects import Effect
 from planner.optimization import PlanContext, RankShape, knob
+from planner.parallel import is_legal_ulysses_degree
 from planner.parts.head_groups import head_groups_effect
 from planner.types import Issue
 
@@ -31,7 +32,7 @@ class FakeParallel:
 
     def check(self, ctx: PlanContext) -> tuple[Issue, ...]:
         issues: list[Issue] = []
-        kv_heads = ctx.model.num_kv_heads
+        heads, kv_heads = ctx.model.num_attention_heads, ctx.model.num_kv_heads
         if self.groups < 1 or kv_heads % self.groups:
             legal = [groups for groups in range(1, kv_heads + 1) if kv_heads % groups == 0]
             issues.append(
@@ -43,13 +44,26 @@ class FakeParallel:
                     suggestion=(("fake_parallel", max(g for g in legal if g <= max(self.groups, 1))),),
                 )
             )  # fmt: skip
-        if ctx.config.parallel.sequence > 1:
+        degree = ctx.config.parallel.ulysses
+        if not issues and not is_legal_ulysses_degree(heads // self.groups, kv_heads // self.groups, degree):
             issues.append(
                 Issue(
-                    code="fake-parallel-sequence", severity="error",
-                    what="fake_parallel and a sequence-parallel degree above 1 are both switched on.",
-                    why="Head groups stand in for the ranks of Ulysses; with real ranks they are those ranks.",
-                    fix="Remove fake_parallel, or set sequence_parallel: 1.",
+                    code="fake-parallel-ulysses", severity="error",
+                    what=f"fake_parallel groups {self.groups} and ulysses degree {degree} do not go together.",
+                    why=f"A group has {heads // self.groups} query and {kv_heads // self.groups} KV heads to exchange "
+                    f"over {degree} ranks.",
+                    fix="Remove fake_parallel, or use ring.",
+                    suggestion=(("fake_parallel", None),),
+                )
+            )  # fmt: skip
+        adapters = ctx.config.optimization("lora") or ctx.config.optimization("qlora")
+        if adapters is not None and adapters.as_dict()["dropout"] > 0:
+            issues.append(
+                Issue(
+                    code="fake-parallel-dropout", severity="error",
+                    what=f"fake_parallel and {adapters.name}.dropout {adapters.as_dict()['dropout']} are both set.",
+                    why="Each group is computed twice and must see the same adapter both times.",
+                    fix=f"Set {adapters.name}.dropout: 0.0, or remove fake_parallel.",
                     suggestion=(("fake_parallel", None),),
                 )
             )  # fmt: skip

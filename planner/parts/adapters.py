@@ -215,9 +215,7 @@ def _transients_of_adapters(ctx: PlanContext, s: Sizes, names: tuple[str, ...], 
     return terms
 
 
-def _adapter_work(
-    ctx: PlanContext, s: Sizes, names: tuple[str, ...], count: int, element: int
-) -> tuple[Work, ...]:
+def _adapter_work(ctx: PlanContext, s: Sizes, names: tuple[str, ...], count: int, element: int) -> tuple[Work, ...]:
     passes = 4 if ctx.config.optimization("gradient_checkpointing") else 3  # forward, recompute; dx and dW
     outputs = sum(s.linears[name][1] for name in names)
     inputs = sum(s.linears[name][0] for name in names)

@@ -81,7 +81,7 @@ def chunked_loss_effect(ctx: PlanContext, *, chunk_tokens: int) -> Effect:
                 source="core/loss/chunked.py",
             ),
             TermSpec(
-                key="fused_loss.backward", part="logits", instants=frozenset({"loss_backward"}),
+                key="fused_loss.backward", part="activations", instants=frozenset({"loss_backward"}),
                 bytes=max(through_norm, head_gradient + 2 * s.c * s.d * s.T),
                 formula=f"(16 + 2 * {s.c})d * T: gradient of the hidden states on its way through the last norm, fp32"
                 + (f"; or {head_gradient} for the head's gradient in fp32, if larger" if head_gradient else ""),

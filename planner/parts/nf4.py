@@ -43,7 +43,9 @@ def nf4_effect(ctx: PlanContext, *, double_quant: bool, adapters: Effect) -> Eff
             ),
             TermSpec(
                 key="layer_backward.dequantised", part="weights",
-                instants=frozenset({"layer_backward", "attention_backward", "backward_end", "evaluation"}),
+                instants=frozenset(
+                    {"layer_forward", "layer_backward", "attention_backward", "backward_end", "evaluation_forward"}
+                ),
                 bytes=s.c * largest,
                 formula=f"{s.c} * {largest}: the largest linear, dequantised while it is used",
             ),
