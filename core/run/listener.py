@@ -59,6 +59,7 @@ class Listener:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._server, selectors.EVENT_READ)
         self._connections: list[Connection] = []
+        self._is_open = True
 
     def poll(self, timeout_seconds: float) -> Iterator[tuple[Connection, dict[str, Any] | None]]:
         """Messages as they come within the time, oldest first per connection; None when a connection has closed."""
@@ -81,13 +82,20 @@ class Listener:
                 connection.is_asked = True
                 connection.send({"stop": "save"})
 
+    def close_door(self) -> None:
+        """Everybody who was expected is connected: the socket's name goes, and no kill leaves it in /tmp."""
+        if self._is_open:
+            self._is_open = False
+            self._selector.unregister(self._server)
+            self._server.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
     def close(self) -> None:
         """Every process that is still connected ends itself."""
+        self.close_door()
         for connection in [*self._connections]:
             self._forget(connection)
         self._selector.close()
-        self._server.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _accept(self) -> None:
         try:

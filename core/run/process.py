@@ -97,7 +97,7 @@ def become_subreaper() -> bool:
     """Make the kernel hand every orphaned descendant to this process. Linux only: False elsewhere."""
     if not _IS_LINUX:
         return False
-    return ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
 def _kill(pid: int, number: signal.Signals) -> bool:

@@ -124,6 +124,8 @@ class Supervisor:
             self._journal.memory(row)
         for process in self._ranks.processes.values():
             self._family.know(process)
+        if len(self._ranks.processes) == self._config.parallel.world:
+            self._listener.close_door()
         self._reap()
         self._take_stops()
         self._end_if_due()

@@ -261,6 +261,38 @@ def test_a_worker_may_not_speak_for_the_supervisor(tmp_path):
     assert len(events_of(run, "warning")) == 3
 
 
+def test_nothing_is_left_in_tmp_even_when_all_are_killed(tmp_path, monkeypatch):
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    run = make_run(tmp_path / "runs", steps=10_000, step_seconds=0.01)
+    process = supervise(run)
+    wait_for_step(run, 1)
+    wait_for(lambda: list(folder.iterdir()) == [], seconds=10)
+    process.kill()
+    process.wait()
+
+
+def test_after_a_stop_the_driver_is_asked_for_proof(tmp_path):
+    """With a stand-in for the driver: this is about what is recorded, not about a GPU."""
+    from core.run.nvml import Nvml
+    from core.run.supervisor import Supervisor
+    from tests.core.run.test_nvml import Driver
+
+    run = make_run(tmp_path)
+    supervisor = Supervisor(run, target=(), base={})
+    supervisor._nvml = Nvml(library=Driver())
+    supervisor._sampler.highest_used = {0: 20 << 30, 1: 2 << 30}
+    supervisor._prove_release()
+    supervisor._listener.close()
+    (released,) = events_of(run, "released")
+    assert released.data["holders"] == []
+    assert released.data["gpus"] == [
+        {"index": 0, "before_bytes": 20 << 30, "after_bytes": 1 << 30},
+        {"index": 1, "before_bytes": 2 << 30, "after_bytes": 2 << 30},
+    ]
+
+
 def test_every_recorded_process_is_one_for_good(tmp_path):
     run = make_run(tmp_path, steps=10_000, step_seconds=0.01)
     process = supervise(run)
