@@ -1,4 +1,4 @@
-"""longfit train from a preset to a finished run, with the real planner, data preparation and trainer on a tiny model."""
+"""longfit train from preset to finished run: the real planner, data preparation and trainer, on a tiny model."""
 
 from __future__ import annotations
 
