@@ -12,6 +12,7 @@ events.jsonl has one event a line, {"time", "type", "data"}. Types and their dat
     progress {step}                         this many optimizer steps are done
     evaluation {step, loss, num_targets}    checkpoint {step, path}      memory_peak {rank, allocated_bytes, ...}
     evidence {optimization, claim, ...}     fallback {optimization, reason}          warning {message}
+    skipped {step, loss_scale}              a float16 gradient overflowed: the step made no update, the scale is halved
     stop_requested {mode}                   save | now | kill          acknowledged {command}
     failure {kind, message, rank, step}     a rank says what it is dying of
     worker_exit {rank, pid, code, signal}   code is null when a signal ended it, both are null when nobody could see

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from core.data.batches import BatchPlan
 from core.data.store import TokenStore
@@ -65,6 +66,7 @@ def build_trainer(
     with meter.during("load"):
         model, spec = load_model(config, device)
         setup = build_setup(config, spec, model, mesh, device, emit, REGISTRY)
+        _refuse_float16_parameters(setup.model)
         optimizer = build_optimizer(
             setup.model,
             optim=config.optim,
@@ -93,6 +95,17 @@ def build_trainer(
         with meter.during("load"):
             trainer.resume_from(checkpoint)
     return trainer
+
+
+def _refuse_float16_parameters(model: nn.Module) -> None:
+    """Updates of a usual size round to nothing in float16, and its gradients cannot be unscaled in place."""
+    names = [name for name, p in model.named_parameters() if p.requires_grad and p.dtype == torch.float16]
+    if names:
+        raise ConfigError(
+            f"{len(names)} trainable parameters are float16, {names[0]} among them.",
+            why="float16 holds 11 bits: an update of a usual size rounds to nothing.",
+            fix="Train float32 adapters on the float16 model (lora: {adapter_dtype: float32}), or use dtype: bfloat16.",
+        )
 
 
 def _batches(

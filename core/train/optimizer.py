@@ -68,17 +68,21 @@ def gradient_norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
     return torch.linalg.vector_norm(torch.stack([norm.double() for norm in norms]))
 
 
-def clip_gradients(parameters: Iterable[nn.Parameter], norm: torch.Tensor, max_norm: float) -> None:
-    """Scale all gradients so that a norm above ``max_norm`` becomes ``max_norm``; 0 switches clipping off.
+def clip_gradients(
+    parameters: Iterable[nn.Parameter], norm: torch.Tensor, max_norm: float, *, divide_by: float = 1.0
+) -> None:
+    """Divide all gradients by ``divide_by`` (the loss scale), and bring a norm above ``max_norm`` down to it.
 
-    No gradient is read back to the host. 1e-6 in the denominator is that of torch.nn.utils.clip_grad_norm_.
+    ``norm`` is that after the division; ``max_norm`` 0 switches clipping off. No gradient is read back to the
+    host. 1e-6 in the denominator is that of torch.nn.utils.clip_grad_norm_.
     """
-    if max_norm <= 0:
+    if max_norm <= 0 and divide_by == 1.0:
         return
-    scale = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+    factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0) if max_norm > 0 else torch.ones_like(norm)
+    factor = factor / divide_by
     for parameter in parameters:
         if parameter.grad is not None:
-            parameter.grad.mul_(scale)
+            parameter.grad.mul_(factor)
 
 
 def _accumulation_dtype(parameter: nn.Parameter) -> torch.dtype:

@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from core.train.loss_scale import LossScale
 from core.train.windows import Position
 
 STATE_FILE = "trainer_state.json"
@@ -47,6 +48,7 @@ class Progress:
     tokens_seen: int = 0
     unlogged: Sums = field(default_factory=Sums)
     best: Best | None = None  # lowest evaluation loss after at least one step
+    loss_scale: LossScale | None = None  # float16 only
     evaluated_step: int = -1  # when the last evaluation was
     saved_step: int = -1  # when the last checkpoint was
 
@@ -99,13 +101,14 @@ def write_state(directory: Path, progress: Progress, origin: Origin, scheduler: 
 def read_state(directory: Path) -> tuple[Progress, Origin]:
     document = json.loads((directory / STATE_FILE).read_text())
     saved = document["progress"]
-    best = saved["best"]
+    best, loss_scale = saved["best"], saved["loss_scale"]
     progress = Progress(
         **saved
         | {
             "position": Position(**saved["position"]),
             "unlogged": Sums(**saved["unlogged"]),
             "best": None if best is None else Best(**best),
+            "loss_scale": None if loss_scale is None else LossScale(**loss_scale),
         }
     )
     return progress, Origin(**document["origin"])

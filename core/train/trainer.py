@@ -17,12 +17,14 @@ from typing import Any, Literal
 import torch
 
 from core.data.batches import BatchPlan
+from core.data.row import Row
 from core.parallel.layout import shard_row
 from core.run.channel import RunChannel
 from core.train.build import verify_setup
 from core.train.evaluate import evaluate
 from core.train.exchange import exchange
 from core.train.forward import forward_loss
+from core.train.loss_scale import LossScale
 from core.train.memory import MemoryMeter
 from core.train.optimizer import clip_gradients, gradient_norm, reduce_gradients, set_learning_rate
 from core.train.progress import Best, Progress, Sums
@@ -54,7 +56,7 @@ class NonFinite(RuntimeError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
     sums: Sums
-    grad_norm: float
+    grad_norm: float | None  # None: an overflow in float16, the update was skipped
     learning_rate: float
     stop: bool  # rank 0 was asked to stop
 
@@ -86,7 +88,7 @@ class Trainer:
         self.optimizer = optimizer
         self.channel = channel
         self.meter = meter
-        self.progress = Progress()
+        self.progress = Progress(loss_scale=LossScale() if config.dtype == "float16" else None)
         self.row_tokens = 0  # of the micro-batch at work, for the message of a failure
         self.parameters = [parameter for parameter in setup.model.parameters() if parameter.requires_grad]
         self.total_steps = count_steps(
@@ -161,34 +163,23 @@ class Trainer:
     def _take_step(self, window: Window) -> StepResult:
         """Forward and backward of the window's micro-batches, then the update, if every number is finite."""
         started = time.perf_counter()
-        setup, step = self.setup, self.progress.step
+        setup, step, loss_scale = self.setup, self.progress.step, self.progress.loss_scale
+        scale = 1.0 if loss_scale is None else loss_scale.value
         rows = [self.batches.row(window.epoch, index) for index in window.micro_batches]
-        # Sequence ranks hold parts of the same rows: one of them speaks for all.
-        speaks = setup.mesh.rank % setup.mesh.degrees.sequence == 0
-        own = [sum(row.num_targets for row in rows), sum(row.cu_seqlens[-1] for row in rows if row.sample_ids)]
-        counts = exchange(own if speaks else [0, 0], setup.mesh, setup.device)
-        num_targets, num_tokens = (int(sum(rank[i] for rank in counts)) for i in (0, 1))
-
-        loss_sum = torch.zeros((), dtype=torch.float64, device=setup.device)
-        for row in rows:
-            self.row_tokens = row.cu_seqlens[-1]
-            with self.meter.during("forward"):
-                loss = forward_loss(setup, shard_row(row, setup.mesh, setup.device))
-            with self.meter.during("backward"):
-                (loss / max(1, num_targets)).backward()
-            loss_sum += loss.detach()
-
+        num_targets, num_tokens = self._count(rows)
+        loss_sum = self._accumulate(rows, num_targets / scale)
         with self.meter.during("step"):
             own_norm = None if setup.mesh.world == 1 else reduce_gradients(self.parameters)
-            norm = gradient_norm(self.parameters)
+            norm = gradient_norm(self.parameters) / scale
             wants_stop = self.channel.stop_requested is not None
             local = [loss_sum.item(), (norm if own_norm is None else own_norm).item(), wants_stop]
             ranks = exchange(local, setup.mesh, setup.device)
-            self._require_finite(step + 1, ranks, norm.item())
-            clip_gradients(self.parameters, norm, self.config.max_grad_norm)
+            is_finite = self._require_finite(step + 1, ranks, norm.item())
             learning_rate = self._learning_rate(step)
-            set_learning_rate(self.optimizer, learning_rate)
-            self.optimizer.step()
+            if is_finite:
+                clip_gradients(self.parameters, norm, self.config.max_grad_norm, divide_by=scale)
+                set_learning_rate(self.optimizer, learning_rate)
+                self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
         sums = Sums(
             loss=sum(rank[0] for rank in ranks),
@@ -196,20 +187,48 @@ class Trainer:
             tokens=num_tokens,
             seconds=time.perf_counter() - started,
         )
-        return StepResult(sums=sums, grad_norm=norm.item(), learning_rate=learning_rate, stop=bool(ranks[0][2]))
+        grad_norm = norm.item() if is_finite else None
+        return StepResult(sums=sums, grad_norm=grad_norm, learning_rate=learning_rate, stop=bool(ranks[0][2]))
+
+    def _count(self, rows: list[Row]) -> tuple[int, int]:
+        """Targets and real tokens of the window over all ranks; at least one target, since it divides."""
+        # Sequence ranks hold parts of the same rows: one of them speaks for all.
+        speaks = self.setup.mesh.rank % self.setup.mesh.degrees.sequence == 0
+        own = [sum(row.num_targets for row in rows), sum(row.cu_seqlens[-1] for row in rows if row.sample_ids)]
+        ranks = exchange(own if speaks else [0, 0], self.setup.mesh, self.setup.device)
+        return max(1, int(sum(rank[0] for rank in ranks))), int(sum(rank[1] for rank in ranks))
+
+    def _accumulate(self, rows: list[Row], divide_by: float) -> torch.Tensor:
+        """Forward and backward of each micro-batch; the summed loss of this rank, a float64 scalar."""
+        setup = self.setup
+        loss_sum = torch.zeros((), dtype=torch.float64, device=setup.device)
+        for row in rows:
+            self.row_tokens = row.cu_seqlens[-1]
+            with self.meter.during("forward"):
+                loss = forward_loss(setup, shard_row(row, setup.mesh, setup.device))
+            with self.meter.during("backward"):
+                (loss / divide_by).backward()
+            loss_sum += loss.detach()
+        return loss_sum
 
     def _learning_rate(self, step: int) -> float:
         return self.config.learning_rate * learning_rate_factor(
             self.config.lr_scheduler_type, step, total_steps=self.total_steps, warmup_steps=self.warmup_steps
         )
 
-    def _require_finite(self, step: int, ranks: list[list[float]], norm: float) -> None:
-        for index, what in ((0, "loss"), (1, "gradient")):
-            guilty = [rank for rank, values in enumerate(ranks) if not math.isfinite(values[index])]
-            if guilty:
-                raise NonFinite(step, guilty, what)
-        if not math.isfinite(norm):
-            raise NonFinite(step, list(range(len(ranks))), "gradient summed over ranks")
+    def _require_finite(self, step: int, ranks: list[list[float]], norm: float) -> bool:
+        """False: an overflow that loss scaling mends. Raises: NonFinite for everything else."""
+        scale = self.progress.loss_scale
+        guilty = [rank for rank, (loss, _, _) in enumerate(ranks) if not math.isfinite(loss)]
+        if guilty:
+            raise NonFinite(step, guilty, "loss")
+        if math.isfinite(norm):
+            return True
+        if scale is None or scale.is_exhausted:
+            guilty = [rank for rank, (_, own_norm, _) in enumerate(ranks) if not math.isfinite(own_norm)]
+            raise NonFinite(step, guilty or list(range(len(ranks))), "gradient")
+        self._event("skipped", step=step, loss_scale=scale.value)
+        return False
 
     def _advance(self, window: Window, result: StepResult) -> None:
         before = self.progress
@@ -220,6 +239,7 @@ class Trainer:
             epochs_done=window.epochs_done,
             tokens_seen=before.tokens_seen + result.sums.tokens,
             unlogged=before.unlogged.plus(result.sums),
+            loss_scale=_next_scale(before.loss_scale, result),
         )
 
     # --- what is told ---
@@ -238,7 +258,7 @@ class Trainer:
         row = {
             "step": step,
             "time": self._clock(),
-            "loss": sums.loss / max(1, sums.num_targets),
+            "loss": sums.loss / sums.num_targets,
             "learning_rate": result.learning_rate,
             "grad_norm": result.grad_norm,
             "num_targets": sums.num_targets,
@@ -253,7 +273,8 @@ class Trainer:
         if self._is_main:
             log.info(
                 "step %d/%d  loss %.4f  lr %.3g  grad norm %.3g  %.0f tokens/s",
-                step, self.total_steps, row["loss"], row["learning_rate"], row["grad_norm"], row["tokens_per_second"],
+                step, self.total_steps, row["loss"], row["learning_rate"],
+                result.grad_norm or math.nan, row["tokens_per_second"],
             )  # fmt: skip
 
     def _metric(self, row: dict[str, Any]) -> None:
@@ -314,3 +335,9 @@ class Trainer:
     def _agree_to_stop(self) -> bool:
         wants_stop = self.channel.stop_requested is not None
         return bool(exchange([wants_stop], self.setup.mesh, self.setup.device)[0][0])
+
+
+def _next_scale(scale: LossScale | None, result: StepResult) -> LossScale | None:
+    if scale is None:
+        return None
+    return scale.after_overflow() if result.grad_norm is None else scale.after_good_step()
