@@ -1,7 +1,7 @@
 """Real long documents that every machine with Python has: the language reference's topics and the longest modules.
 
 Called by the demo. Training and held-out documents are disjoint: every seventh topic and every fourth module is held
-out.
+out, and of those an excerpt each of some.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 from core.run.atomic import atomic_write
 
 NUM_MODULES = 12
+EXCERPT_CHARACTERS = 3200  # of each held-out document: enough to judge by, and quick to evaluate on a CPU
+NUM_HELD_OUT = 6
 MIN_TOPIC_CHARACTERS = 1500  # shorter ones are cross references
 
 
@@ -25,6 +27,7 @@ def write_demo_documents(folder: Path) -> tuple[Path, Path]:
         (held_out if index % 7 == 3 else train).append(row)
     for index, row in enumerate(_modules()):
         (held_out if index % 4 == 3 else train).append(row)
+    held_out = [_excerpt(row) for row in held_out[:: max(1, len(held_out) // NUM_HELD_OUT)]][:NUM_HELD_OUT]
     folder.mkdir(parents=True, exist_ok=True)
     paths = folder / "train.jsonl", folder / "heldout.jsonl"
     for path, rows in zip(paths, (train, held_out), strict=True):
@@ -34,6 +37,13 @@ def write_demo_documents(folder: Path) -> tuple[Path, Path]:
 
 def question(topic: str) -> str:
     return f"What does the Python reference say about {topic!r}?"
+
+
+def _excerpt(row: dict[str, Any]) -> dict[str, Any]:
+    if "text" in row:
+        return {"text": row["text"][:EXCERPT_CHARACTERS]}
+    user, assistant = row["messages"]
+    return {"messages": [user, {**assistant, "content": assistant["content"][:EXCERPT_CHARACTERS]}]}
 
 
 def _topics() -> list[dict[str, Any]]:

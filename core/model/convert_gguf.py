@@ -1,4 +1,4 @@
-"""Convert a GGUF file into a Hugging Face folder of fp32 safetensors, once: `python -P -m core.model.convert_gguf FILE OUT`.
+"""A GGUF file into a Hugging Face folder of fp32 safetensors: `python -P -m core.model.convert_gguf FILE OUT`.
 
 Called by the demo (app/services/demo.py), which takes real weights from a Python package. The values are those of the
 quantised file, dequantised; nothing is rounded again.

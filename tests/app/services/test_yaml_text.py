@@ -12,7 +12,8 @@ from planner.errors import ConfigError
     ("text", "value"),
     [
         ("1e-5", 1e-5), ("1E-2", 1e-2), (".03", 0.03), ("2.", 2.0), ("-1.5e+3", -1500.0), ("16_384", 16384), ("0", 0),
-        ("-1", -1), ("true", True), ("on", True), ("'True'", "True"), ("'1e-5'", "1e-5"), ("1e5x", "1e5x"), ("v1.2", "v1.2"),
+        ("-1", -1),
+        ("true", True), ("on", True), ("'True'", "True"), ("'1e-5'", "1e-5"), ("1e5x", "1e5x"), ("v1.2", "v1.2"),
     ],
 )  # fmt: skip
 def test_a_scalar_is_what_a_person_means(text: str, value: object) -> None:
