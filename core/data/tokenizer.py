@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from core.data.chat import ChatTemplate
+from core.data.long_text import WINDOW, encode_long
 from core.data.shapes import Conversation, Document, Example, RowError
 from core.data.spans import Span
 from planner.errors import ConfigError
@@ -102,6 +103,8 @@ class RowTokenizer:
         stops = {self.eos_id, *_generation_stops(folder)} - {None}
         self.stop_tokens = tuple(token for token in tokenizer.convert_ids_to_tokens(sorted(stops)) if token)
         self._chat: ChatTemplate | None = None
+        plain, opened = self._ids("a"), self._backend.encode("a").ids
+        self._opening = opened[: next(at for at in range(len(opened)) if opened[at : at + len(plain)] == plain)]
         self._joins_cleanly = self.decode([*self._ids("a b"), *self._ids("c d")]) == "a bc d"
 
     @property
@@ -122,15 +125,18 @@ class RowTokenizer:
     def tokenize(self, examples: Sequence[Example], train_on: str = "assistant") -> list[Tokenized | RowError]:
         """Each example's tokens and targets, or why it has none."""
         layouts = [self._layout(example, train_on) for example in examples]
-        encoded = {}
+        encoded: dict[int, Any] = {}
         for opens in (True, False):
-            batch = [at for at, layout in enumerate(layouts) if isinstance(layout, _Layout) and layout.opens is opens]
-            texts = [layouts[at].text for at in batch]
-            encoded.update(zip(batch, self._backend.encode_batch(texts, add_special_tokens=opens)))
+            batch = {
+                at: layout.text
+                for at, layout in enumerate(layouts)
+                if isinstance(layout, _Layout) and layout.opens is opens and len(layout.text) <= WINDOW
+            }
+            encoded.update(zip(batch, self._backend.encode_batch(list(batch.values()), add_special_tokens=opens)))
         results: list[Tokenized | RowError] = []
         for at, layout in enumerate(layouts):
             try:
-                results.append(self._finish(layout, encoded.pop(at)) if isinstance(layout, _Layout) else layout)
+                results.append(self._finish(layout, encoded.pop(at, None)) if isinstance(layout, _Layout) else layout)
             except RowError as error:
                 results.append(error)
         return results
@@ -152,9 +158,11 @@ class RowTokenizer:
         begin, end = layout.spans[0] if layout.spans else (0, 0)
         if layout.opens and begin > 0 and self._joins_cleanly:
             tokens, targets = self._apart(layout.text[:begin], layout.text[begin:end])
-        else:
+        elif encoding is not None:
             tokens = np.array(encoding.ids, dtype=np.int32)
             targets = target_mask(encoding, layout.text, layout.spans)
+        else:
+            tokens, targets = self._long(layout)
         notes = layout.notes
         if len(tokens) > 1 and self.bos_id is not None and tokens[0] == tokens[1] == self.bos_id:
             tokens, targets = tokens[1:], targets[1:]  # the text began with what the tokenizer adds
@@ -166,11 +174,21 @@ class RowTokenizer:
             targets[-1] = True
         return Tokenized(tokens=tokens, targets=targets, notes=notes)
 
+    def _long(self, layout: _Layout) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens and targets of a text of any length, stretch by stretch."""
+        head = self._opening if layout.opens else []
+        tokens, targets = [np.array(head, dtype=np.int32)], [np.zeros(len(head), dtype=np.bool_)]
+        for part in encode_long(self._backend, layout.text):
+            inside = [(max(begin, part.start), min(end, part.end)) for begin, end in layout.spans]
+            spans = [(begin - part.begin, end - part.begin) for begin, end in inside if begin < end]
+            mask = target_mask(part.encoding, layout.text[part.begin : part.end], spans)
+            tokens.append(np.array(part.encoding.ids[part.first : part.last], dtype=np.int32))
+            targets.append(mask[part.first : part.last])
+        return np.concatenate(tokens), np.concatenate(targets)
+
     def _apart(self, prompt: str, completion: str) -> tuple[np.ndarray, np.ndarray]:
         """Prompt and completion tokenised apart, as at inference: no token then spans the seam."""
-        head, tail = self._backend.encode(prompt).ids, self._ids(completion)
-        if head and head[-1] == self.eos_id != self.bos_id:
-            head.pop()  # a tokenizer that closes every text
+        head, tail = [*self._opening, *self._ids(prompt)], self._ids(completion)
         targets = np.zeros(len(head) + len(tail), dtype=np.bool_)
         targets[len(head) :] = True
         return np.array(head + tail, dtype=np.int32), targets
