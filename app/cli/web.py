@@ -7,8 +7,8 @@ import getpass
 import os
 import socket
 import sys
-from pathlib import Path
 
+from app.cli.run_arguments import add_runs_dir
 from app.services.extras import require_extra
 from app.services.locations import default_runs_dir
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="ask for a token on 127.0.0.1 too: for machines that others log in to")  # fmt: skip
     parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", dest="hosts",
                         help="a further name this server is reached by, such as a proxy's (repeatable)")  # fmt: skip
-    parser.add_argument("--runs-dir", type=Path, metavar="DIR", help="where runs lie (default: runs)")
+    add_runs_dir(parser)
 
 
 def run(args: argparse.Namespace) -> int:

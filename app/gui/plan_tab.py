@@ -84,12 +84,12 @@ def build_plan_tab() -> PlanTab:
                     facts = gr.HTML(elem_id="facts")
             issues = gr.HTML(elem_id="issues")
             mend = gr.Button("Apply what it suggests", size="sm", visible=False, elem_id="mend")
-            gr.HTML("<h3>Other combinations, the fastest that fit first</h3>", elem_id="recommendations-title")
+            gr.HTML("<h3>Combinations, best first</h3>", elem_id="recommendations-title")
             rows = _recommendation_rows()
             address = gr.Textbox(visible="hidden", elem_id="plan-address")
     tab = PlanTab(
         form=form, results=(verdict, bar, parts, facts, issues, mend, command, launch, refusal, address),
-        recommendations=tuple(block for row in rows for block in row[:2]), address=address, launch=launch,
+        recommendations=tuple(block for row in rows for block in row), address=address, launch=launch,
         refusal=refusal,
     )  # fmt: skip
     tab.plan_on_input()
@@ -126,12 +126,16 @@ def show_plan(*inputs: Any) -> list[Any]:
 
 
 def show_recommendations(*inputs: Any) -> list[Any]:
-    """Values for ``PlanTab.recommendations``: a row and its words for each rank."""
+    """Values for ``PlanTab.recommendations``: a row, its words and its button for each rank."""
     found = plan_actions.recommendations(form_from_inputs(*inputs))
     updates: list[Any] = []
     for rank in range(NUM_RECOMMENDATIONS):
         row = found[rank] if rank < len(found) else None
-        updates += [gr.update(visible=row is not None), plan_html.alternative_html(row) if row else ""]
+        updates += [
+            gr.update(visible=row is not None),
+            plan_html.alternative_html(row) if row else "",
+            gr.update(interactive=row is not None and bool(row.changes)),
+        ]
     return updates
 
 

@@ -11,13 +11,12 @@ from html import escape
 from typing import Any
 
 from app.gui.chart import Level, Series, line_chart_svg
-from app.views.format import format_bytes, format_gib
+from app.views.format import GIB, MIB, format_bytes
 from app.views.memory_view import MemoryHistory, gpu_words, memory_rows
 from app.views.run_view import StatusView, event_lines, failure_text, loss_note, progress_view, rate_rows, status_view
 from app.views.series import DecimatedSeries, LossHistory
 from planner.types import RunEvent, RunState
 
-_GIB = 1024**3
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _CLOCK_WIDTH = 8  # of "13:42:10", which event lines begin with
 
@@ -63,22 +62,23 @@ def memory_html(history: MemoryHistory, plan: Mapping[str, Any]) -> str:
     """What each rank allocated at most in each step, against the planned peak; then the numbers."""
     rows = memory_rows(history, plan)
     planned = max((row.planned_peak_bytes for row in rows), default=0)
-    levels = [Level(name=f"plan {format_gib(planned)}", y=planned / _GIB)] if planned else []
+    unit, unit_word = (GIB, "GiB") if max(planned, *(row.peak_bytes for row in rows), 0) >= GIB else (MIB, "MiB")
     chart = line_chart_svg(
         [
-            Series(name=f"rank {rank}", points=_highest_by_step(memory.curve), index=rank)
+            Series(name=f"rank {rank}", points=_highest_by_step(memory.curve, unit), index=rank)
             for rank, memory in sorted(history.ranks.items())
         ],
-        x_label="step", y_label="allocated, GiB", levels=levels, from_zero=True,
+        x_label="step", y_label=f"allocated, {unit_word}", from_zero=True,
+        levels=[Level(name=f"plan {format_bytes(planned)}", y=planned / unit)] if planned else [],
     )  # fmt: skip
     lines = "".join(
-        f'<tr><th scope="row">rank {row.rank}</th><td class="number">{format_gib(row.peak_bytes)}</td>'
-        f'<td class="number">{format_gib(row.planned_peak_bytes)}</td><td class="number">{row.deviation}</td>'
-        f'<td class="number">{format_gib(row.used_bytes)}</td><td>{escape(row.remark)}</td></tr>'
+        f'<tr><th scope="row">rank {row.rank}</th><td class="number">{format_bytes(row.peak_bytes)}</td>'
+        f'<td class="number">{format_bytes(row.planned_peak_bytes)}</td><td class="number">{row.deviation}</td>'
+        f'<td class="number">{format_bytes(row.used_bytes)}</td><td>{escape(row.remark)}</td></tr>'
         for row in rows
     )
     table = (
-        '<table class="parts memory"><caption>GiB. Peak: the most a rank had allocated, above what it held before the '
+        '<table class="parts memory"><caption>Peak: the most a rank had allocated, above what it held before the '
         "model. Used: the whole process, now.</caption>"
         '<thead><tr><th></th><th class="number" scope="col">peak</th><th class="number" scope="col">planned</th>'
         '<th class="number" scope="col">off by</th><th class="number" scope="col">used</th><th></th></tr></thead>'
@@ -123,9 +123,9 @@ def _means(series: DecimatedSeries) -> list[tuple[float, float]]:
     return [(point.step, point.mean) for point in series.visible()]
 
 
-def _highest_by_step(curve: DecimatedSeries) -> list[tuple[float, float]]:
+def _highest_by_step(curve: DecimatedSeries, unit: int) -> list[tuple[float, float]]:
     """A step has a row for each of its instants; what it needed is the highest of them."""
     highest: dict[int, float] = {}
     for point in curve.visible():
         highest[point.step] = max(highest.get(point.step, 0.0), point.high)
-    return [(step, size / _GIB) for step, size in sorted(highest.items())]
+    return [(step, size / unit) for step, size in sorted(highest.items())]

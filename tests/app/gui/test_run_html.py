@@ -52,7 +52,7 @@ def test_before_the_first_row_it_says_what_it_waits_for(tmp_path: Path) -> None:
 def test_memory_is_laid_beside_the_plan(reader: RunReader) -> None:
     plan = reader.paths.read_json(reader.paths.plan)
     html = run_html.memory_html(reader.memory, plan)
-    assert "plan 0.88" in html
+    assert "plan 900 MiB" in html
     assert "rank 1" in html
     assert "-1.0 %" in html  # 891 of 900 MiB
 
@@ -66,8 +66,8 @@ def test_memory_far_above_the_plan_asks_whether_everything_is_active(tmp_path: P
 
 
 def test_each_step_shows_its_highest_instant(reader: RunReader) -> None:
-    points = run_html._highest_by_step(reader.memory.ranks[0].curve)
-    assert points[-1] == (40, pytest.approx(891 / 1024))
+    points = run_html._highest_by_step(reader.memory.ranks[0].curve, MIB)
+    assert points[-1] == (40, pytest.approx(891))
     assert [step for step, _ in points] == sorted({step for step, _ in points})
 
 
