@@ -120,7 +120,7 @@ def _batches(
             f"{directory.data} does not name the prepared data of this run.", why=f"{type(error).__name__}: {error}",
             fix="Launch the run with `longfit train`, which prepares it.",
         ) from error  # fmt: skip
-    common = {
+    common: dict[str, Any] = {
         "packing": packing,
         "capacity": config.max_length,
         "data_rank": mesh.data_rank,

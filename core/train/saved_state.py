@@ -64,16 +64,16 @@ def load_weights(model: nn.Module, directory: Path) -> None:
         set_peft_model_state_dict(model, saved)
         return
     targets = model.state_dict()
-    saved = set()
+    found: set[str] = set()
     for path in sorted(directory.glob("model*.safetensors")):
         with safe_open(path, framework="pt") as tensors, torch.no_grad():
             for name in set(tensors.keys()) & targets.keys():
                 targets[name].copy_(tensors.get_tensor(name))
-            saved.update(tensors.keys())
+            found.update(tensors.keys())
     # Tied weights are saved once, under one of their names.
-    stored = {targets[name].data_ptr() for name in saved & targets.keys()}
+    stored = {targets[name].data_ptr() for name in found & targets.keys()}
     tied = {name for name, tensor in targets.items() if tensor.data_ptr() in stored}
-    _require_same_names(saved | tied, targets, directory)
+    _require_same_names(found | tied, targets, directory)
 
 
 def save_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, directory: Path) -> None:
@@ -111,7 +111,7 @@ def gather_rng_states(device: torch.device, world: int) -> dict[str, torch.Tenso
         states["cuda"] = torch.cuda.get_rng_state(device)
     if world == 1:
         return {f"rank0.{kind}": state for kind, state in states.items()}
-    gathered = {}
+    gathered: dict[str, torch.Tensor] = {}
     for kind, state in states.items():
         ranks = [torch.empty_like(state, device=device) for _ in range(world)]
         dist.all_gather(ranks, state.to(device))

@@ -16,7 +16,7 @@ from core.parallel.mesh import Mesh, build_mesh
 from core.run.config_file import read_config, write_config
 from core.run.directory import RunDirectory
 from core.train.assembly import build_trainer
-from core.train.memory import CpuProbe, MemoryMeter
+from core.train.memory import MemoryMeter, build_probe
 from core.train.trainer import Trainer
 from planner.types import DataConfig, OptimizationSetting, ParallelDegrees, RunConfig
 
@@ -123,19 +123,25 @@ def change(directory: RunDirectory, **changes: Any) -> None:
     write_config(directory.path, replace(read_config(directory.path), **changes))
 
 
-def build(directory: RunDirectory, channel: RecordingChannel, mesh: Mesh | None = None) -> Trainer:
+def build(
+    directory: RunDirectory, channel: RecordingChannel, mesh: Mesh | None = None, device: torch.device = CPU
+) -> Trainer:
     mesh = mesh or build_mesh(ParallelDegrees(), rank=0, world=1)
-    meter = MemoryMeter(CpuProbe(), rank=mesh.rank)
+    meter = MemoryMeter(build_probe(device), rank=mesh.rank)
     config = read_config(directory.path)
-    return build_trainer(directory, config, mesh=mesh, device=CPU, channel=channel, meter=meter)
+    return build_trainer(directory, config, mesh=mesh, device=device, channel=channel, meter=meter)
 
 
 def train(
-    directory: RunDirectory, *, stop_after: int | None = None, mesh: Mesh | None = None
+    directory: RunDirectory,
+    *,
+    stop_after: int | None = None,
+    mesh: Mesh | None = None,
+    device: torch.device = CPU,
 ) -> tuple[str, RecordingChannel, Trainer]:
     """Build, resume if there is a checkpoint, run: (outcome, what was told, the trainer)."""
     channel = RecordingChannel(stop_after)
-    trainer = build(directory, channel, mesh)
+    trainer = build(directory, channel, mesh, device)
     outcome = trainer.run()
     return outcome, channel, trainer
 
