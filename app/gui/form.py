@@ -62,7 +62,8 @@ def form_fields(registry: Registry) -> tuple[Field, ...]:
             fields.append(Field(key=name, label=_LABELS.get(name, name), kind="int", group="degrees", default=1,
                                 help=optimization.summary))  # fmt: skip
             continue
-        fields.append(Field(key=name, label=optimization.title, kind="bool", group="switches", default=False,
+        title = optimization.title if optimization.available else f"{optimization.title} (planned only)"
+        fields.append(Field(key=name, label=title, kind="bool", group="switches", default=False,
                             help=optimization.summary))  # fmt: skip
         fields += [_field(key, group="switches", head=f"{name}.") for key in optimization_keys(name, registry)]
     knobs = {key.name: key for name in ADAPTER_METHODS if name in registry for key in optimization_keys(name, registry)}
@@ -149,17 +150,21 @@ def _shown(draft: Draft, field: Field, registry: Registry) -> Any:
 
 
 def _in_widget(field: Field, value: Any) -> Any:
-    """A preset's value as its widget holds it."""
+    """A preset's value as its widget can hold it; what is of the wrong kind is left to the resolver's message."""
     match field.kind:
         case "texts":
-            return "\n".join([value] if isinstance(value, str) else value or ())
+            return (
+                "\n".join(map(str, value)) if isinstance(value, list | tuple) else "" if value is None else str(value)
+            )
         case "mapping":
             return value_words(value) if value else ""
         case "optional_bool":
-            return "auto" if value is None else "true" if value else "false"
-        case "text":
-            return "" if value is None else value
-    return value
+            return value_words(value) if isinstance(value, bool) else "auto"
+        case "text" | "choice":
+            return "" if value is None else str(value)
+        case "int" | "float":
+            return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return bool(value)
 
 
 def _meant(field: Field, value: Any) -> Any:

@@ -6,6 +6,7 @@ answers the same. Called by plan_tab.py.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from urllib.parse import parse_qs, urlencode
 from app.gui import plan_html
 from app.gui.form import Field, draft_of, form_fields, form_of
 from app.gui.messages import error_html
-from app.services.hardware import parse_cluster
+from app.services.hardware import find_gpu, parse_cluster
 from app.services.planning import longest_length_for, plan_resolved, recommend_for
 from app.services.presets import load_preset, parse_override, preset_names
 from app.services.resolve import Resolved, resolve
@@ -195,7 +196,11 @@ def _hardware(form: Form, preset: Preset) -> str:
 
 
 def _preset_hardware(preset: Preset) -> tuple[str, int]:
-    return str(preset.hardware.get("gpu") or HERE), int(preset.hardware.get("count") or 1)
+    """(GPU by its catalog name, how many); what the preset has wrong is left to the resolver's message."""
+    gpu, count = str(preset.hardware.get("gpu") or HERE), preset.hardware.get("count")
+    with contextlib.suppress(ConfigError):
+        gpu = gpu if gpu.lower() in (HERE, "cpu") else find_gpu(gpu).name
+    return gpu, count if isinstance(count, int) and count > 0 else 1
 
 
 def _split_hardware(text: str) -> tuple[str, int]:

@@ -70,7 +70,7 @@ def build_plan_form() -> PlanForm:
     preset = gr.Dropdown(list(preset_names()), label="Preset", elem_id="preset")
     with gr.Row():
         gpus = [("this machine", HERE), ("CPU processes", "cpu"), *((name, name) for name in GPUS)]
-        gpu = gr.Dropdown(gpus, label="Hardware", elem_id="gpu", scale=3, min_width=140)
+        gpu = gr.Dropdown(gpus, label="Hardware", elem_id="gpu", allow_custom_value=True, scale=3, min_width=140)
         count = gr.Number(1, label="How many", precision=0, elem_id="count", scale=1, min_width=70)
     fields: dict[str, gr.components.Component] = {}
     method, length, *batch = _of_group("main")
@@ -124,7 +124,9 @@ def _widget(field: Field, *, compact: bool = False) -> gr.components.Component:
         case "float":
             return gr.Number(**common)
         case "choice":
-            return gr.Dropdown([str(choice) for choice in field.choices], **common)
+            # a preset may hold what is no choice: the planner's message says so, the widget must not
+            choices = [str(choice) for choice in field.choices]
+            return gr.Dropdown(choices, allow_custom_value=field.key != "method", **common)
         case "optional_bool":
             return gr.Dropdown(["auto", "true", "false"], **common)
         case "texts":

@@ -15,6 +15,7 @@ from app.gui import plan_actions, plan_html
 from app.gui.messages import shown_to_the_user
 from app.gui.plan_actions import NUM_RECOMMENDATIONS, Form
 from app.gui.plan_form import PlanForm, build_plan_form, form_from_inputs, inputs_from_form, visibility
+from app.services.presets import preset_names
 
 # Keeps the address of the page in step, so that reload and bookmarks lead to the same plan. While the address names a
 # run, the Run tab is in front and the plan waits for its turn.
@@ -140,8 +141,12 @@ def show_recommendations(*inputs: Any) -> list[Any]:
 
 
 def restore(request: gr.Request) -> list[Any]:
-    """Inputs for a page that was opened or reloaded: what its address says, else the first preset."""
-    return inputs_from_form(plan_actions.form_of_query(str(request.query_params)))
+    """Inputs for a page that was opened or reloaded: what its address says, else the first preset.
+
+    The list of presets is read anew: one that was saved since the server started is offered too.
+    """
+    preset, *others = inputs_from_form(plan_actions.form_of_query(str(request.query_params)))
+    return [gr.update(choices=list(preset_names()), value=preset), *others]
 
 
 def load_preset(name: str) -> list[Any]:

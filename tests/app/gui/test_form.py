@@ -87,6 +87,24 @@ def test_half_a_token_is_refused() -> None:
         edited(preset(), max_length=8192.5)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"max_length": "lots"}, {"dtype": "bf16"}, {"learning_rate": True}, {"report_to": 5}, {"packing": "maybe"},
+     {"rope_scaling": "x"}, {"autocast": "y"}, {"data": "a.jsonl"}, {"lora": "r64"}, {"keep_best": 3}, {"data": None}],
+    ids=str,
+)  # fmt: skip
+def test_a_preset_with_wrong_values_is_shown_and_stays_as_it_is(wrong: dict[str, Any]) -> None:
+    assert edited(preset(**wrong)) == {}
+
+
+def test_what_cannot_be_trained_with_yet_says_so() -> None:
+    class Later(REGISTRY["packing"]):  # type: ignore[misc,valid-type]
+        available = False
+
+    labels = {field.key: field.label for field in form_fields({**REGISTRY, "packing": Later})}
+    assert labels["packing"] == "Packing (planned only)"
+
+
 PATHS = json.loads((Path(__file__).parents[2] / "data" / "k12_paths.json").read_text("utf-8"))
 
 
