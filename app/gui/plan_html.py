@@ -55,16 +55,16 @@ def parts_html(plan: Plan) -> str:
     """The table behind the bar. Each part opens to its terms: formula, basis and source of every number."""
     gpu = plan.worst_gpu
     rows = "".join(_part_row(segment, gpu.used_bytes) for segment in footprint_of(gpu).segments)
-    total = (
-        f'<tr class="total"><td></td><td>used at the peak</td><td class="number">{format_gib(gpu.used_bytes)}</td>'
-        f'<td class="number">{format_share(gpu.used_bytes / gpu.usable_bytes)} of usable</td><td></td></tr>'
+    totals = "".join(
+        f'<tr><td></td><td>{words}</td><td class="number">{format_gib(size)}</td><td></td><td></td></tr>'
+        for words, size in (("used at the peak", gpu.used_bytes), ("usable", gpu.usable_bytes))
     )
     return (
         f'<table class="parts"><caption>What {device_word(plan)} {gpu.index} holds at its peak. '
         "Open a part to see where its number comes from.</caption>"
         '<thead><tr><th></th><th scope="col">part</th><th scope="col" class="number">GiB</th>'
         '<th scope="col" class="number">share</th><th scope="col">basis</th></tr></thead>'
-        f"<tbody>{rows}</tbody><tfoot>{total}</tfoot></table>"
+        f"<tbody>{rows}</tbody><tfoot>{totals}</tfoot></table>"
     )
 
 
