@@ -37,9 +37,9 @@ def gib(size_bytes: int) -> str:
 def why_it_fits(
     used_bytes: int, usable_bytes: int, speed: float, settings: tuple[OptimizationSetting, ...], *, same_method: bool
 ) -> str:
-    """``speed``: tokens/s over the fastest one that fits."""
+    """``speed``: tokens/s over the fastest one that fits; a tight one may exceed it."""
     parts = [f"{gib(usable_bytes - used_bytes)} to spare"]
-    parts.append("the fastest that fits" if speed >= 1 else f"{speed:.2f} of the fastest")
+    parts.append("the fastest that fits" if speed == 1 else f"{speed:.2f} of the fastest that fits")
     costs = [COSTS[setting.name] for setting in settings if setting.name in COSTS]
     if speed < 1 and costs:
         parts.append(", ".join(costs))

@@ -6,7 +6,7 @@ print; only the enabled optimizations differ. Called by app/services/planning.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal
@@ -85,11 +85,9 @@ def recommend(
         config=config, model=model, cluster=cluster, environment=environment, registry=registry,
         expandable_segments=expandable_segments,
     )  # fmt: skip
-    priced = [candidate for choice in candidates(problem) if (candidate := price(problem, choice)) is not None]
+    priced = _distinct(candidate for choice in candidates(problem) if (candidate := price(problem, choice)) is not None)
     ranked = sorted(priced, key=_ranking(problem, goal))
-    fitting = [candidate for candidate in priced if candidate.verdict != "over"]
-    same_method = [c for c in fitting if c.config.method == config.method] or fitting
-    best = max((candidate.tokens_per_second for candidate in same_method), default=0.0)
+    best = _reference_speed(problem, priced)
     return tuple(_alternative(problem, candidate, best) for candidate in ranked[:limit])
 
 
@@ -206,6 +204,29 @@ def price(problem: Problem, config: RunConfig) -> Candidate | None:
 
 
 INDEPENDENT_ERRORS = frozenset({"length-beyond-model", "lora-targets"})
+
+
+def _reference_speed(problem: Problem, priced: list[Candidate]) -> float:
+    """Tokens/s of the fastest that fits by the same method; of the fastest tight one, or by another method, if none."""
+    for same_method in (True, False):
+        for verdict in ("fits", "tight"):
+            speeds = [
+                candidate.tokens_per_second
+                for candidate in priced
+                if candidate.verdict == verdict
+                and (candidate.config.method == problem.config.method or not same_method)
+            ]
+            if speeds:
+                return max(speeds)
+    return 0.0
+
+
+def _distinct(priced: Iterable[Candidate]) -> list[Candidate]:
+    """Without those that an earlier candidate equals in bytes and speed: more head groups than change the peak."""
+    seen: dict[tuple[int, float], Candidate] = {}
+    for candidate in priced:
+        seen.setdefault((candidate.sizes.used, candidate.tokens_per_second), candidate)
+    return list(seen.values())
 
 
 def _verdict(problem: Problem, result: Account, sizes: Footprint) -> Verdict:

@@ -164,7 +164,17 @@ def _saved_by_adapters(
     add("adapter.mlp_product", SAVED_BY_DOWN, members_of("down_proj"), set())
     if casts and ctx.config.autocast:
         count = num_adapter_parameters(s.linears, 1, rank, ",".join(names))
-        terms.extend(both_layers(s, "adapter.casts", "adapters", SAVED, 2 * count, f"2 * {count}: A and B in 16 bit"))
+        text = f"2 * {count}: A and B in 16 bit"
+        terms.extend(both_layers(s, "adapter.casts", "adapters", SAVED, 2 * count, text))
+        evaluation: set[Instant] = {"evaluation_forward", "evaluation"}
+        forward: set[Instant] = {"layer_forward", "forward_loss"}
+        terms.append(
+            TermSpec(
+                key="adapter_casts", part="adapters",
+                instants=frozenset(evaluation | forward if _recomputes(ctx) else evaluation), bytes=2 * s.N * count,
+                formula=f"{s.N} layers: {text}, cached until autocast ends", source="torch autocast_mode.cpp",
+            )
+        )  # fmt: skip
     return terms
 
 
@@ -176,7 +186,7 @@ def _transients_of_adapters(ctx: PlanContext, s: Sizes, names: tuple[str, ...], 
     output and the scaled one in fp32).
     """
     d, f, c = s.d, s.f, s.c
-    recomputes = ctx.config.optimization("gradient_checkpointing") is not None
+    recomputes = _recomputes(ctx)
     casts = s.is_half and element == 4
     last_norm = (16 if s.is_half else 8) * d
     adapts_up, adapts_down = "up_proj" in names or "gate_proj" in names, "down_proj" in names
@@ -189,7 +199,7 @@ def _transients_of_adapters(ctx: PlanContext, s: Sizes, names: tuple[str, ...], 
         backward = 2 * f + 8 * d if recomputes and adapts_down else 0
     else:
         forward, alone = max(last_norm, 4 * f + 8 * d, 2 * f + 18 * d), 12 * f + 8 * d
-        backward = 2 * f + (10 * d if recomputes and adapts_up else 2 * d)
+        backward = 2 * f + ((10 if adapts_down else 4) * d if recomputes and adapts_up else 2 * d)
     terms = [
         TermSpec(
             key="layer_forward.adapter", part="activations", instants=frozenset({"layer_forward"}),
@@ -216,7 +226,7 @@ def _transients_of_adapters(ctx: PlanContext, s: Sizes, names: tuple[str, ...], 
 
 
 def _adapter_work(ctx: PlanContext, s: Sizes, names: tuple[str, ...], count: int, element: int) -> tuple[Work, ...]:
-    passes = 4 if ctx.config.optimization("gradient_checkpointing") else 3  # forward, recompute; dx and dW
+    passes = 4 if _recomputes(ctx) else 3  # forward, recompute; dx and dW
     outputs = sum(s.linears[name][1] for name in names)
     inputs = sum(s.linears[name][0] for name in names)
     casts = s.is_half and element == 4
@@ -235,3 +245,7 @@ def _adapter_work(ctx: PlanContext, s: Sizes, names: tuple[str, ...], count: int
             formula=f"{passes} passes * N * ({per_input} * {inputs} inputs + {per_output} * {outputs} outputs) * T",
         ),
     )  # fmt: skip
+
+
+def _recomputes(ctx: PlanContext) -> bool:
+    return ctx.config.optimization("gradient_checkpointing") is not None

@@ -60,7 +60,7 @@ def chunked_loss_effect(ctx: PlanContext, *, chunk_tokens: int) -> Effect:
     s = sizes_of(ctx)
     chunk = min(chunk_tokens, s.T)
     through_norm = (16 + 2 * s.c) * s.d * s.T
-    head_gradient = 4 * s.V * s.d if ctx.config.method == "full" else 0
+    head = s.V * s.d if ctx.config.method == "full" else 0  # its gradient: summed in fp32, then in the head's dtype
     return Effect(
         add=(
             TermSpec(
@@ -82,11 +82,11 @@ def chunked_loss_effect(ctx: PlanContext, *, chunk_tokens: int) -> Effect:
             ),
             TermSpec(
                 key="fused_loss.backward", part="activations", instants=frozenset({"loss_backward"}),
-                bytes=max(through_norm, head_gradient + 2 * s.c * s.d * s.T),
+                bytes=s.c * head + max(through_norm, 4 * head + 2 * s.c * s.d * s.T),
                 formula=f"(16 + 2 * {s.c})d * T: gradient of the hidden states on its way through the last norm, fp32"
-                + (f"; or {head_gradient} for the head's gradient in fp32, if larger" if head_gradient else ""),
+                + (f"; or 4V * d, the head's gradient in fp32, if larger; and {s.c}V * d, its cast" if head else ""),
             ),
-            *(_head_gradient(s) if head_gradient else ()),
+            *(_head_gradient(s) if head else ()),
         ),
         drop=(Drop(key="logits.*", formula="logits of the whole row never exist"),),
         drop_work=(Drop(key="memory.logits", formula="replaced by the chunks' passes"),),

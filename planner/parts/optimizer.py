@@ -44,7 +44,7 @@ def trainable_terms(
             ),
             TermSpec(
                 key=f"gradients.{what}.head", part="gradients",
-                instants=frozenset({"loss_backward", "layer_backward", "attention_backward"}),
+                instants=frozenset({"layer_backward", "attention_backward"}),
                 bytes=element_bytes * early_parameters,
                 formula=f"{element_bytes} * {early_parameters}: the head's", basis="exact",
             ),

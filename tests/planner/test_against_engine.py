@@ -1,0 +1,113 @@
+"""The closed form against what the real engine allocates, in every method and recompute policy, on tiny shapes.
+
+Compared above static bytes, where errors would hide behind the weights of a real model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from planner.model_spec import model_spec_from_config
+from planner.types import Instant
+from tests.planner.engine_bytes import step_peaks
+from tests.planner.plans import account_of, cluster_of, cpu_cluster, run_config
+
+TOKENS = 512
+SHAPES: dict[str, dict[str, Any]] = {
+    "qwen2": {
+        "model_type": "qwen2", "hidden_size": 128, "intermediate_size": 640, "num_hidden_layers": 3,
+        "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 1000, "tie_word_embeddings": False,
+    },
+    "qwen3": {
+        "model_type": "qwen3", "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "head_dim": 32,
+        "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 4000, "tie_word_embeddings": True,
+    },
+    "llama": {
+        "model_type": "llama", "hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 4,
+        "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 1000, "tie_word_embeddings": True,
+    },
+}  # fmt: skip
+METHODS: dict[str, tuple[dict[str, Any], bool]] = {
+    "full": ({}, False),
+    "16-bit adapters": ({"lora": {"rank": 16, "adapter_dtype": "bfloat16"}}, False),
+    "fp32 adapters, autocast": ({"lora": {"rank": 16}}, True),
+    "fp32 adapters": ({"lora": {"rank": 16}}, False),
+}
+POLICIES: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "checkpointing": {"gradient_checkpointing": {}},
+    "fused loss": {"fused_loss": {"chunk_tokens": 64}},
+    "both": {"gradient_checkpointing": {}, "fused_loss": {"chunk_tokens": 64}},
+    "both and head groups": {
+        "gradient_checkpointing": {}, "fused_loss": {"chunk_tokens": 64}, "fake_parallel": {"groups": 2},
+    },
+}  # fmt: skip
+PHASES: dict[str, tuple[Instant, ...]] = {
+    "forward": ("layer_forward", "forward_loss"),
+    "backward": ("loss_backward", "layer_backward", "attention_backward", "backward_end"),
+    "optimizer_step": ("optimizer_step",),
+    "evaluation": ("evaluation_forward", "evaluation"),
+}
+# the forward and evaluation of a checkpointed layer are never the peak of a step: they are kept simpler
+TOLERANCE = {"forward": 0.06, "backward": 0.015, "optimizer_step": 0.06, "evaluation": 0.07}
+
+
+def planned_peaks(shape: str, as_cuda: bool, **values: Any) -> dict[str, int]:
+    """Planned bytes above static of the same phases."""
+    model = model_spec_from_config(shape, SHAPES[shape])
+    cluster = cluster_of() if as_cuda else cpu_cluster()
+    combined = account_of(model=model, cluster=cluster, **values).combined
+    static = sum(spec.bytes for spec in combined.specs if spec.key.startswith(("weights", "optimizer", "cublas")))
+    by_instant = combined.bytes_by_instant()
+    return {phase: max(by_instant[i] for i in instants) - static for phase, instants in PHASES.items()}
+
+
+def assert_close(measured: dict[str, int], planned: dict[str, int]) -> None:
+    for phase, tolerance in TOLERANCE.items():
+        assert planned[phase] == pytest.approx(measured[phase], rel=tolerance), phase
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_gpu_step_in_bf16(method: str, policy: str) -> None:
+    optimizations, autocast = METHODS[method]
+    optimizations = {**optimizations, **POLICIES[policy]}
+    values: dict[str, Any] = {"optimizations": optimizations, "autocast": autocast, "max_length": TOKENS}
+    measured = step_peaks(SHAPES["qwen2"], run_config(**values), as_cuda=True)
+    assert_close(measured, planned_peaks("qwen2", True, **values))
+
+
+@pytest.mark.parametrize(("shape", "method"), [("qwen3", "fp32 adapters, autocast"), ("llama", "full")])
+def test_other_families(shape: str, method: str) -> None:
+    optimizations, autocast = METHODS[method]
+    optimizations = {**optimizations, **POLICIES["both"]}
+    values: dict[str, Any] = {"optimizations": optimizations, "autocast": autocast, "max_length": TOKENS}
+    measured = step_peaks(SHAPES[shape], run_config(**values), as_cuda=True)
+    planned = planned_peaks(shape, True, **values)
+    assert planned["backward"] == pytest.approx(measured["backward"], rel=TOLERANCE["backward"])
+
+
+@pytest.mark.parametrize("policy", ["nothing", "both"])
+@pytest.mark.parametrize(("shape", "method"), [("qwen2", "full"), ("llama", "fp32 adapters")])
+def test_a_cpu_step_in_fp32(shape: str, method: str, policy: str) -> None:
+    optimizations = {**METHODS[method][0], **POLICIES[policy]}
+    values: dict[str, Any] = {"optimizations": optimizations, "dtype": "float32", "max_length": TOKENS}
+    measured = step_peaks(SHAPES[shape], run_config(**values), as_cuda=False)
+    planned = planned_peaks(shape, False, **values)
+    assert planned["backward"] == pytest.approx(measured["backward"], rel=TOLERANCE["backward"])
+    assert planned["evaluation"] == pytest.approx(measured["evaluation"], rel=TOLERANCE["evaluation"])
+
+
+@pytest.mark.parametrize("targets", ["q_proj,v_proj", "down_proj", "gate_proj,up_proj"])
+@pytest.mark.parametrize("method", ["fp32 adapters, autocast", "fp32 adapters"])
+def test_adapters_on_some_linears(method: str, targets: str) -> None:
+    optimizations, autocast = METHODS[method]
+    lora = {**optimizations["lora"], "targets": targets}
+    values: dict[str, Any] = {
+        "optimizations": {"lora": lora, **POLICIES["both"]}, "autocast": autocast, "max_length": TOKENS,
+    }  # fmt: skip
+    measured = step_peaks(SHAPES["qwen2"], run_config(**values), as_cuda=True)
+    planned = planned_peaks("qwen2", True, **values)
+    assert planned["backward"] == pytest.approx(measured["backward"], rel=0.03)

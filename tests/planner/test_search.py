@@ -1,0 +1,198 @@
+"""The recommendation and the inverse questions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from core.optimizations import REGISTRY
+from planner.account import account
+from planner.catalog.gpus import GPUS
+from planner.errors import ConfigError
+from planner.plan import make_plan
+from planner.search import Problem, candidates, largest, largest_batch, longest_length, price, recommend
+from planner.types import Alternative, ParallelDegrees
+from tests.planner.plans import LEAN_LORA, QWEN_7B, SMOLLM2, cluster_of, cpu_cluster, environment_of, run_config
+
+
+def arguments(
+    optimizations: dict[str, Any] | None = None, gpu: str = "A10", count: int = 1, **values: Any
+) -> dict[str, Any]:
+    cluster = cluster_of(gpu, count)
+    values.setdefault("parallel", ParallelDegrees(data=count))
+    return {
+        "config": run_config(LEAN_LORA if optimizations is None else optimizations, **values), "model": QWEN_7B,
+        "cluster": cluster, "environment": environment_of(cluster), "registry": REGISTRY,
+    }  # fmt: skip
+
+
+def names(alternative: Alternative) -> set[str]:
+    return {setting.name for setting in alternative.optimizations}
+
+
+def test_the_whole_space_is_priced_as_plans_are() -> None:
+    """The numeric path and the plan give equal bytes, for every candidate."""
+    given = arguments(count=4, gpu="A100-40G", autocast=True)
+    problem = Problem(**given, expandable_segments=True)
+    seen = 0
+    for config in candidates(problem):
+        candidate = price(problem, config)
+        if candidate is None:
+            continue
+        plan = make_plan(**{**given, "config": config})
+        gpu = plan.gpus[0]
+        assert candidate.sizes.by_instant == gpu.allocated.by_instant()
+        assert (candidate.sizes.reserved, candidate.sizes.used) == (gpu.reserved_bytes, gpu.used_bytes)
+        assert (candidate.verdict, candidate.tokens_per_second) == (plan.verdict, plan.tokens_per_second)
+        seen += 1
+    assert seen >= 32  # 6 splits of 4 GPUs, head groups, checkpointing and fused loss on or off
+
+
+def test_the_fastest_that_fits_comes_first() -> None:
+    found = recommend(**arguments(count=2, gpu="A10", autocast=True), limit=100)
+    fitting = [a for a in found if a.verdict == "fits"]
+    assert fitting
+    assert [a.verdict for a in found][: len(fitting)] == ["fits"] * len(fitting)
+    speeds = [a.tokens_per_second for a in fitting]
+    assert speeds == sorted(speeds, reverse=True)
+    assert "the fastest that fits" in fitting[0].why
+    assert "fused_loss" in names(fitting[0])
+
+
+def test_with_memory_to_spare_nothing_is_recomputed() -> None:
+    best = recommend(**arguments(gpu="H200", autocast=True))[0]
+    assert "gradient_checkpointing" not in names(best)
+
+
+def test_what_is_over_says_when_and_by_how_much() -> None:
+    found = recommend(**arguments({"lora": {"rank": 64}}, max_length=16384), limit=100)
+    over = [a for a in found if a.verdict == "over"]
+    assert any("in the backward of the loss" in a.why for a in over)
+    assert all("GiB are missing" in a.why for a in over)
+
+
+def test_changes_lead_from_the_config_to_the_alternative() -> None:
+    found = recommend(**arguments({"lora": {"rank": 64}}, count=2), limit=100)
+    wanted = {"gradient_checkpointing": True, "fused_loss": 1024, "sequence_parallel": 2, "ulysses": 2}
+    assert any(dict(a.changes) == wanted for a in found)
+    same = recommend(**arguments(LEAN_LORA), limit=100)
+    assert any(a.changes == () for a in same)
+
+
+def test_head_groups_that_change_nothing_are_not_listed() -> None:
+    found = recommend(**arguments(LEAN_LORA), limit=100)
+    assert len({(a.used_bytes, a.tokens_per_second) for a in found}) == len(found)
+
+
+def test_switching_off_is_false() -> None:
+    found = recommend(**arguments(LEAN_LORA, gpu="H200"), limit=100)
+    assert any(dict(a.changes).get("gradient_checkpointing") is False for a in found)
+
+
+def test_knobs_stay_as_they_are() -> None:
+    for alternative in recommend(**arguments({"lora": {"rank": 7, "targets": "q_proj"}}), limit=100):
+        lora = next(s for s in alternative.optimizations if s.name == "lora").as_dict()
+        assert (lora["rank"], lora["targets"]) == (7, "q_proj")
+
+
+def test_full_training_stays_ahead_of_adapters_where_it_fits() -> None:
+    found = recommend(**arguments({}, gpu="H200"), limit=100)
+    methods = ["lora" in names(a) for a in found if a.verdict == "fits"]
+    assert methods == sorted(methods)
+    assert True in methods
+    assert False in methods
+
+
+def test_what_is_not_available_is_never_recommended() -> None:
+    class Hidden(REGISTRY["fused_loss"]):  # type: ignore[misc, name-defined]
+        available = False
+
+    given = arguments({"lora": {"rank": 64}})
+    given["registry"] = {**REGISTRY, "fused_loss": Hidden}
+    assert all("fused_loss" not in names(a) for a in recommend(**given, limit=100))
+
+
+def test_a_cpu_gets_no_gpu_only_method() -> None:
+    cluster = cpu_cluster(2)
+    found = recommend(
+        config=run_config({"lora": {}}, dtype="float32", max_length=1024, parallel=ParallelDegrees(data=2)),
+        model=SMOLLM2, cluster=cluster, environment=environment_of(cluster), registry=REGISTRY, limit=100,
+    )  # fmt: skip
+    assert found
+    assert all("qlora" not in names(a) for a in found)
+    assert any("ring" in names(a) for a in found)
+    assert all("ulysses" not in names(a) for a in found)  # 9 and 3 heads
+
+
+@pytest.mark.parametrize("goal", ["smallest", "longest"])
+def test_other_goals_rank_differently(goal: str) -> None:
+    given = arguments(gpu="H200", autocast=True)
+    found = recommend(**given, goal=goal, limit=3)
+    fastest = recommend(**given, limit=1)[0]
+    assert found[0].used_bytes < fastest.used_bytes
+    if goal == "smallest":
+        assert [a.used_bytes for a in found] == sorted(a.used_bytes for a in found)
+
+
+def test_an_unknown_goal_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="prettiest") as refused:
+        recommend(**arguments(), goal="prettiest")
+    assert "fastest" in refused.value.why
+
+
+def test_longest_length_is_the_edge() -> None:
+    given = arguments(autocast=True)
+    longest = longest_length(**given)
+    assert longest % 256 == 0
+    assert longest > 8192
+
+    def verdict(length: int) -> str:
+        return make_plan(**{**given, "config": replace(given["config"], max_length=length)}).verdict
+
+    assert verdict(longest) == "tight"
+    assert verdict(longest + 256) == "over"
+
+
+def test_longest_length_grows_with_the_sequence_degree_and_is_zero_when_weights_do_not_fit() -> None:
+    one = longest_length(**arguments(autocast=True))
+    four = longest_length(**arguments(count=4, parallel=ParallelDegrees(ulysses=4), autocast=True))
+    # exchange buffers and NCCL are paid for; the row is shared
+    assert 2.5 * one < four < 4 * one
+    assert longest_length(**arguments(gpu="T4")) == 0
+
+
+def test_largest_batch_is_the_edge() -> None:
+    given = arguments(gpu="A100-80G", autocast=True)
+    batch = largest_batch(**given)
+    assert batch > 1
+
+    def used(rows: int) -> int:
+        result = make_plan(**{**given, "config": replace(given["config"], per_device_train_batch_size=rows)})
+        return result.gpus[0].used_bytes
+
+    usable = GPUS["A100-80G"].usable_bytes
+    assert used(batch) <= usable < used(batch + 1)
+    assert largest_batch(**arguments(gpu="T4")) == 0
+
+
+@pytest.mark.parametrize("edge", [0, 1, 2, 3, 7, 8, 9, 64, 99, 100])
+def test_largest_finds_every_edge(edge: int) -> None:
+    assert largest(lambda n: n <= edge, 100) == edge
+
+
+def test_largest_stops_at_its_bound() -> None:
+    assert largest(lambda n: True, 100) == 100
+
+
+def test_candidates_only_differ_in_what_may_change() -> None:
+    given = arguments(LEAN_LORA, count=2, autocast=True)
+    problem = Problem(**given, expandable_segments=True)
+    for config in candidates(problem):
+        assert (
+            replace(config, optimizations=given["config"].optimizations, parallel=given["config"].parallel)
+            == given["config"]
+        )
+        assert config.parallel.world == 2
+        assert account(config, QWEN_7B, given["cluster"], given["environment"], REGISTRY).combined.issues == ()
