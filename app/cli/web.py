@@ -26,14 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     require_extra("web", "gradio", purpose="The browser page")
-    from app.gui.server import Address, serve
+    from app.gui.server import Address, is_loopback, serve
 
     runs_root = args.runs_dir or default_runs_dir()
 
     def announce(address: Address) -> None:
         print(address.url, flush=True)
-        for line in _advice(address.host, address.port, needs_token=address.token is not None):
-            print(line, file=sys.stderr, flush=True)
+        advice = _advice(address.port, needs_token=address.token is not None, is_local=is_loopback(address.host))
+        print("\n".join(advice), file=sys.stderr, flush=True)
 
     try:
         serve(
@@ -45,11 +45,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _advice(host: str, port: int, *, needs_token: bool) -> list[str]:
+def _advice(port: int, *, needs_token: bool, is_local: bool) -> list[str]:
     lines = ["Ctrl-C closes the page; runs go on."]
     if needs_token:
         lines.append("The address holds the token: whoever has it can start and stop runs as you.")
-    if os.environ.get("SSH_CONNECTION") and host in ("127.0.0.1", "localhost"):
+    if not is_local:
+        lines.append("It is plain HTTP: on a network that others share, use ssh -L or a proxy with TLS instead.")
+    elif os.environ.get("SSH_CONNECTION"):
         lines.append(
             f"From your own machine: ssh -L {port}:127.0.0.1:{port} {getpass.getuser()}@{socket.gethostname()}"
         )

@@ -47,8 +47,10 @@ def build_page(*, runs_root: Path, needs_token: bool) -> gr.Blocks:
                 return launcher.launch(form_from_inputs(*inputs), on_progress=tell)
 
         launched = gr.Textbox(visible="hidden", elem_id="launched")
+        # no limit: a second launch is refused by the launcher at once and does not wait for its turn
         started = plan.launch.click(
-            launch, plan.form.inputs, launched, show_progress="full", show_progress_on=plan.refusal, api_name="launch"
+            launch, plan.form.inputs, launched, show_progress="full", show_progress_on=plan.refusal,
+            concurrency_limit=None, api_name="launch",
         ).success(
             lambda run_id: [run.list_runs(run_id), gr.Tabs(selected="run"), f"?run={run_id}"], launched,
             [run.run, tabs, run.address], **_QUIET,

@@ -98,6 +98,8 @@ def bind(host: str, port: int | None) -> socket.socket:
 
     Raises: ConfigError when the port is taken or the host is no address of this machine.
     """
+    if port is not None and not 0 <= port < 65536:
+        raise ConfigError(f"--port {port} is no port.", why="Ports are 0 (any free one) to 65535.")
     ports = [port] if port is not None else range(FIRST_PORT, FIRST_PORT + NUM_PORTS_TRIED)
     for candidate in ports:
         try:

@@ -104,10 +104,13 @@ def check_requirements() -> tuple[Check, ...]:
         words = f"{DISTRIBUTION} runs from its source tree and is not installed"
         fix = "pip install -e . in it, so that versions can be checked."
         return (Check(name="installation", level="warning", words=words, fix=fix),)
-    wrong = [status.words for status in needed if not status.is_satisfied]
+    wrong = [status for status in needed if not status.is_satisfied]
     if wrong:
-        return tuple(Check(name="requirement", level="error", words=words, fix=f"pip install {DISTRIBUTION}")
-                     for words in wrong)  # fmt: skip
+        return tuple(
+            Check(name="requirement", level="error", words=status.words,
+                  fix=f'pip install "{status.package}{status.wanted}"')
+            for status in wrong
+        )  # fmt: skip
     version = installed_version(DISTRIBUTION)
     return (
         Check(name="installation", level="ok", words=f"{DISTRIBUTION} {version}, all {len(needed)} requirements met"),

@@ -66,6 +66,12 @@ def test_a_named_port_that_is_busy_is_refused_with_its_number() -> None:
             bind("127.0.0.1", port)
 
 
+@pytest.mark.parametrize("port", [-1, 65536, 99999])
+def test_a_number_that_is_no_port_is_refused(port: int) -> None:
+    with pytest.raises(ConfigError, match=rf"--port {port} is no port"):
+        bind("127.0.0.1", port)
+
+
 @pytest.mark.parametrize("host", ["203.0.113.7", "no such name", "999.1.1.1"])
 def test_an_address_that_is_not_ours_is_refused(host: str) -> None:
     with pytest.raises(ConfigError, match=host):
