@@ -21,10 +21,12 @@ def confined_path(text: str, *, what: str, root: Path | None = None) -> Path:
     root = (root or Path.cwd()).resolve()
     name, _, sample = text.rpartition("#")
     name = name if name and sample.isdigit() else text
-    if "\0" in name or "\\" in name:
-        raise ConfigError(f"{what}: {text!r} cannot be a path.", why="It holds a backslash or a zero byte.")
+    if "\0" in name or "\\" in name or not name.isprintable():
+        raise ConfigError(
+            f"{what}: {text!r} cannot be a path.", why="It holds a backslash or an unprintable character."
+        )
     # realpath follows what exists of the path, so that a link inside the folder cannot lead out of it
-    real = Path(os.path.realpath(root / Path(name).expanduser()))
+    real = Path(os.path.realpath(root / os.path.expanduser(name)))
     if real != root and root not in real.parents:
         raise ConfigError(
             f"{what}: {text!r} is outside of {root}.",
