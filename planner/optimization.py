@@ -7,10 +7,12 @@ fields are its knobs: CLI flags, forms, the preset schema and the docs pages are
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
+from dataclasses import field as dataclass_field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from planner.effects import Effect
+from planner.errors import ConfigError
 from planner.types import ClusterSpec, Environment, Issue, ModelSpec, OptimizationSetting, RunConfig
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 def knob(default: Any, *, help: str, choices: tuple[Any, ...] = (), minimum: float | None = None) -> Any:
     """A dataclass field with what forms, flags and docs need to know about it."""
-    return field(default=default, metadata={"help": help, "choices": choices, "minimum": minimum})
+    return dataclass_field(default=default, metadata={"help": help, "choices": choices, "minimum": minimum})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,21 @@ Registry = Mapping[str, type[Optimization]]
 
 
 def instantiate(setting: OptimizationSetting, registry: Registry) -> Optimization:
-    return registry[setting.name](**setting.as_dict())
+    """
+    Raises:
+        ConfigError: a knob is below its minimum or not one of its choices.
+    """
+    optimization = registry[setting.name](**setting.as_dict())
+    for field in fields(optimization):  # type: ignore[arg-type]
+        value, least, choices = setting.as_dict().get(field.name), field.metadata["minimum"], field.metadata["choices"]
+        where = f"{setting.name}.{field.name} is {value!r}."
+        if value is None:
+            continue
+        if least is not None and value < least:
+            raise ConfigError(where, why=field.metadata["help"].capitalize() + ".", fix=f"It is at least {least}.")
+        if choices and value not in choices:
+            raise ConfigError(where, why=field.metadata["help"].capitalize() + ".", fix=f"One of {', '.join(choices)}.")
+    return optimization
 
 
 def knob_defaults(optimization: type[Optimization]) -> dict[str, Any]:

@@ -79,13 +79,6 @@ def choose_degrees(
 
 def check_degree(name: str, degree: int, resolved: int, num_gpus: int) -> tuple[Issue, ...]:
     """The knob of `ulysses` or `ring` against the resolved degrees and the hardware."""
-    if degree < 1:
-        return (
-            Issue(
-                code=f"{name}-degree", severity="error", what=f"{name} degree is {degree}.",
-                why="A degree counts ranks.", fix=f"Use {name}: 1 or more.",
-            ),
-        )  # fmt: skip
     if degree > num_gpus:
         return (
             Issue(

@@ -33,7 +33,7 @@ class FakeParallel:
     def check(self, ctx: PlanContext) -> tuple[Issue, ...]:
         issues: list[Issue] = []
         heads, kv_heads = ctx.model.num_attention_heads, ctx.model.num_kv_heads
-        if self.groups < 1 or kv_heads % self.groups:
+        if kv_heads % self.groups:
             legal = [groups for groups in range(1, kv_heads + 1) if kv_heads % groups == 0]
             issues.append(
                 Issue(
@@ -41,7 +41,7 @@ class FakeParallel:
                     what=f"fake_parallel groups {self.groups} is not possible.",
                     why=f"Each group takes whole KV heads, and this model has {kv_heads}.",
                     fix=f"Legal here: {', '.join(map(str, legal))}.",
-                    suggestion=(("fake_parallel", max(g for g in legal if g <= max(self.groups, 1))),),
+                    suggestion=(("fake_parallel", max(g for g in legal if g <= self.groups)),),
                 )
             )  # fmt: skip
         degree = ctx.config.parallel.ulysses

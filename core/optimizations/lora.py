@@ -37,9 +37,8 @@ class Lora:
 
     def check(self, ctx: PlanContext) -> tuple[Issue, ...]:
         return check_adapters(
-            ctx, self.name, rank=self.rank, alpha=self.alpha, targets=self.targets, dropout=self.dropout,
-            adapter_dtype=self.adapter_dtype,
-        )  # fmt: skip
+            ctx, self.name, targets=self.targets, dropout=self.dropout, adapter_dtype=self.adapter_dtype
+        )
 
     def reshape(self, shape: RankShape) -> RankShape:
         return shape
@@ -55,7 +54,7 @@ class Lora:
         from core.model.adapters import ADAPTER_NAME, add_lora, lora_layers
 
         setup.model = add_lora(
-            setup.model, rank=self.rank, alpha=self.alpha, targets=self.targets, dropout=self.dropout,
+            setup.model, targets=self.targets, dropout=self.dropout,
             dtype=getattr(torch, self.adapter_dtype), seed=setup.config.seed,
         )  # fmt: skip
         reached = setup.seen.setdefault(self.name, set())

@@ -35,11 +35,8 @@ class QLora:
 
     def check(self, ctx: PlanContext) -> tuple[Issue, ...]:
         issues = list(
-            check_adapters(
-                ctx, self.name, rank=self.rank, alpha=self.alpha, targets=self.targets, dropout=self.dropout,
-                adapter_dtype=self.adapter_dtype,
-            )
-        )  # fmt: skip
+            check_adapters(ctx, self.name, targets=self.targets, dropout=self.dropout, adapter_dtype=self.adapter_dtype)
+        )
         if ctx.cluster.gpu.kind != "cuda":
             issues.append(
                 Issue(

@@ -33,7 +33,7 @@ class Ulysses:
     def check(self, ctx: PlanContext) -> tuple[Issue, ...]:
         issues = check_degree(self.name, self.degree, ctx.config.parallel.ulysses, ctx.cluster.num_gpus)
         legal = legal_ulysses_degrees(ctx.model, max(self.degree, ctx.cluster.num_gpus))
-        if self.degree in legal or self.degree < 1:
+        if self.degree in legal:
             return issues
         heads, kv_heads = ctx.model.num_attention_heads, ctx.model.num_kv_heads
         return (

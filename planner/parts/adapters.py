@@ -30,7 +30,7 @@ def num_adapter_parameters(linears: Mapping[str, tuple[int, int]], num_layers: i
 
 
 def check_adapters(
-    ctx: PlanContext, name: str, *, rank: int, alpha: int, targets: str, dropout: float, adapter_dtype: str
+    ctx: PlanContext, name: str, *, targets: str, dropout: float, adapter_dtype: str
 ) -> tuple[Issue, ...]:
     """What both `lora` and `qlora` refuse."""
     issues: list[Issue] = []
@@ -40,18 +40,9 @@ def check_adapters(
             Issue(code=code, severity="error", what=what, why=why, fix=fix, suggestion=tuple(suggestion.items()))
         )
 
-    if rank < 1:
-        refuse("lora-rank", f"{name}.rank is {rank}.", "A low-rank update needs a rank of at least 1.", "Use rank: 16.")
-    if alpha < 1:
-        refuse("lora-alpha", f"{name}.alpha is {alpha}.", "The update is scaled by alpha / rank.", "Use alpha: 32.")
-    if not 0 <= dropout < 1:
+    if dropout >= 1:
         refuse("lora-dropout", f"{name}.dropout is {dropout}.", "It is a probability below 1.", "Use dropout: 0.05.")
-    if adapter_dtype not in DTYPE_BYTES:
-        refuse(
-            "lora-dtype", f"{name}.adapter_dtype is {adapter_dtype}.", f"Known: {', '.join(DTYPE_BYTES)}.",
-            "Use adapter_dtype: float32.",
-        )  # fmt: skip
-    elif adapter_dtype != "float32" and ctx.config.dtype == "float32":
+    if adapter_dtype != "float32" and ctx.config.dtype == "float32":
         refuse(
             "lora-dtype", f"{name}.adapter_dtype is {adapter_dtype} on a float32 base.",
             "Adapters of fewer bits than their base lose the update and save next to nothing.",
