@@ -92,6 +92,7 @@ def test_readings_keep_their_order_and_a_tensor_shows_in_all_three(tiny_model_di
     for row in channel.memory_rows:
         assert 0 < row["allocated_bytes"] <= row["reserved_bytes"] < row["used_bytes"] <= row["peak_bytes"]
         assert 0 < row["baseline_bytes"] < row["used_bytes"]
+    ours.meter.rows(6)
     with ours.meter.during("forward"):
         block = torch.empty(2**30, dtype=torch.uint8, device=gpu)
     (row,) = ours.meter.rows(99)
