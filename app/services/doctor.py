@@ -100,10 +100,6 @@ def check_own_packages(folders: Mapping[str, str], owners: Mapping[str, Sequence
 
 def check_requirements() -> tuple[Check, ...]:
     needed = requirements()
-    if not needed:
-        words = f"{DISTRIBUTION} runs from its source tree and is not installed"
-        fix = "pip install -e . in it, so that versions can be checked."
-        return (Check(name="installation", level="warning", words=words, fix=fix),)
     wrong = [status for status in needed if not status.is_satisfied]
     if wrong:
         return tuple(
@@ -112,9 +108,8 @@ def check_requirements() -> tuple[Check, ...]:
             for status in wrong
         )  # fmt: skip
     version = installed_version(DISTRIBUTION)
-    return (
-        Check(name="installation", level="ok", words=f"{DISTRIBUTION} {version}, all {len(needed)} requirements met"),
-    )
+    home = f"{DISTRIBUTION} {version}" if version else f"{DISTRIBUTION} from its source tree"
+    return (Check(name="installation", level="ok", words=f"{home}, all {len(needed)} requirements met"),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

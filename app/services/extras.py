@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 
 from planner.errors import EnvironmentProblem
 
@@ -34,25 +35,18 @@ def installed_version(package: str) -> str | None:
 
 
 def extra_names() -> tuple[str, ...]:
-    """Extras that longfit offers; none when it runs from a bare source tree."""
-    try:
-        return tuple(metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or ())
-    except metadata.PackageNotFoundError:
-        return ()
+    """Extras that longfit offers."""
+    return _declared()[1]
 
 
 def requirements(
     extra: str = "", *, find_version: Callable[[str], str | None] = installed_version
 ) -> tuple[RequirementStatus, ...]:
-    """What ``extra`` adds, or what longfit needs in any case; empty when it runs from a bare source tree."""
+    """What ``extra`` adds, or what longfit needs in any case."""
     from packaging.requirements import Requirement
 
-    try:
-        lines = metadata.requires(DISTRIBUTION) or []
-    except metadata.PackageNotFoundError:
-        return ()
     found: list[RequirementStatus] = []
-    for requirement in map(Requirement, lines):
+    for requirement in map(Requirement, _declared()[0]):
         always = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
         if not (always if not extra else not always and requirement.marker.evaluate({"extra": extra})):
             continue
@@ -70,6 +64,23 @@ def requirements(
             )
         )
     return tuple(found)
+
+
+def _declared() -> tuple[list[str], tuple[str, ...]]:
+    """(requirement lines, names of extras): from the installed metadata, else from the source tree's pyproject.toml."""
+    try:
+        offered = metadata.metadata(DISTRIBUTION).get_all("Provides-Extra")
+        return metadata.requires(DISTRIBUTION) or [], tuple(offered or ())
+    except metadata.PackageNotFoundError:
+        path = Path(__file__).resolve().parents[2] / "pyproject.toml"
+        if not path.is_file():
+            return [], ()
+    import tomllib
+
+    project = tomllib.loads(path.read_text("utf-8"))["project"]
+    extras: dict[str, list[str]] = project["optional-dependencies"]
+    optional = [f'{line}; extra == "{extra}"' for extra, lines in extras.items() for line in lines]
+    return [*project["dependencies"], *optional], tuple(extras)
 
 
 def require_extra(extra: str, module: str, *, purpose: str) -> None:

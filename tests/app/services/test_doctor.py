@@ -109,8 +109,6 @@ def test_json_and_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 def test_extras_are_read_from_our_own_metadata() -> None:
-    if not extras.extra_names():
-        pytest.skip("longfit is not installed here, only its source tree")
     (gradio,) = extras.requirements("web", find_version=lambda name: "6.26.0")
     assert (gradio.package, gradio.is_satisfied) == ("gradio", True)
     too_new = extras.requirements("web", find_version=lambda name: "6.31.0")
@@ -118,6 +116,26 @@ def test_extras_are_read_from_our_own_metadata() -> None:
     names = {status.package for status in extras.requirements("gpu")}
     assert {"liger-kernel", "bitsandbytes"} <= names  # an extra made of extras
     assert "gradio" not in {status.package for status in extras.requirements()}
+
+
+def test_an_uninstalled_source_tree_is_judged_by_its_pyproject(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = (extras.requirements(), extras.requirements("gpu"), set(extras.extra_names()))
+
+    def missing(name: str) -> None:
+        raise extras.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(extras.metadata, "metadata", missing)
+    assert {status.package for status in extras.requirements()} == {status.package for status in installed[0]}
+    assert {status.package for status in extras.requirements("gpu")} == {status.package for status in installed[1]}
+    assert set(extras.extra_names()) == installed[2]
+
+
+def test_a_missing_requirement_is_an_error_with_its_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = extras.RequirementStatus(package="peft", wanted=">=0.21", installed=None, is_satisfied=False)
+    monkeypatch.setattr(doctor, "requirements", lambda: (missing,))
+    (check,) = doctor.check_requirements()
+    assert check.level == "error"
+    assert check.fix == 'pip install "peft>=0.21"'
 
 
 def test_a_missing_extra_is_one_problem_with_the_pip_line() -> None:
