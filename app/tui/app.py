@@ -60,6 +60,7 @@ class LongfitApp(App[None]):
         self.ascii_only = prefers_ascii() if ascii_only is None else ascii_only
         for item in THEMES:
             self.register_theme(item)
+        self.animation_level = "none"
         self.theme = theme or os.environ.get("LONGFIT_THEME") or DEFAULT_THEME
         self._screens: dict[str, Screen[Any]] = {}
 

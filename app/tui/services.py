@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.errors import DoesNotFit
 from planner.types import Alternative, ClusterSpec, Plan, Preset
 
 if TYPE_CHECKING:
@@ -74,12 +73,11 @@ class Services:
 
         return longest_length_for(resolved)
 
-    def resolve_for_launch(self, preset: Preset, overrides: Mapping[str, Any], *, cpu: bool) -> Resolved:
-        """The same run on the hardware that a launch really gets."""
-        from app.services.planning import cluster_for_launch
-        from app.services.resolve import resolve
+    def plan_for_launch(self, preset: Preset, overrides: Mapping[str, Any], *, cpu: bool) -> Plan:
+        """The same run on the hardware that a launch really gets. Raises: ConfigError with what is wrong with it."""
+        from app.services.launch import plan_for_launch
 
-        return resolve(preset, overrides, cluster=cluster_for_launch(preset, "cpu" if cpu else None))
+        return plan_for_launch(preset, overrides, gpu="cpu" if cpu else None).plan
 
     def save_preset(self, preset: Preset) -> Path:
         from app.services.presets import save_preset
@@ -98,25 +96,9 @@ class Services:
 
         ``allow_over``: a person typed that it may run although it does not fit. Raises: DoesNotFit without that.
         """
-        from app.services.launch import launch
-        from app.services.planning import plan_resolved, refuse_errors
-        from app.services.prepare_data import prepare_data
-        from app.services.presets import preset_text
-        from planner.plan_json import plan_to_dict
+        from app.services.launch import launch_preset
 
-        resolved = self.resolve_for_launch(preset, overrides, cpu=cpu)
-        plan = plan_resolved(resolved)
-        refuse_errors(plan)
-        if plan.verdict == "over" and not allow_over:
-            raise DoesNotFit("This does not fit on this machine.", fix="Apply one of the recommendations.")
-        data = prepare_data(resolved.config)
-        run = launch(
-            config=resolved.config,
-            plan=plan_to_dict(plan),
-            preset_text=preset_text(preset, overrides),
-            data={"train": data.train_store, "eval": data.eval_store},
-        )
-        return run.path
+        return launch_preset(preset, overrides, gpu="cpu" if cpu else None, allow_over=allow_over).path
 
     def runs(self) -> RunList:
         from app.services.runs import list_runs

@@ -14,13 +14,13 @@ def can_show() -> bool:
 
 def run_tui(preset: str | None = None, *, ascii_only: bool | None = None, theme: str | None = None) -> int:
     """The Plan screen, on a preset by name or path; the exit code. Raises: ConfigError for an unknown preset."""
+    _quieten_over_ssh()
     from app.tui.app import LongfitApp
     from app.tui.services import Services
 
     services = Services()
     loaded = services.load_preset(preset) if preset else None
     app = LongfitApp(services, preset=loaded, ascii_only=ascii_only, theme=theme)
-    _quieten_over_ssh()
     app.run()
     return app.return_code or 0
 
@@ -30,19 +30,17 @@ def run_tui_for_run(run_dir: Path, *, exit_when_final: bool = False, ascii_only:
 
     Raises: RunNotFound, ConfigError when ``run_dir`` is not a readable run.
     """
+    _quieten_over_ssh()
     from app.services.runs import snapshot
     from app.tui.app import LongfitApp
 
     snapshot(run_dir)  # before the screen is taken, so that the message stays readable
     app = LongfitApp(run_dir=run_dir, exit_when_final=exit_when_final, ascii_only=ascii_only)
-    _quieten_over_ssh()
     app.run()
     return app.return_code or 0
 
 
 def _quieten_over_ssh() -> None:
-    """Fewer frames and no animation where each one crosses a network; set before Textual starts its driver."""
-    from textual import constants
-
-    if os.environ.get("SSH_CONNECTION") and "TEXTUAL_ANIMATIONS" not in os.environ:
-        constants.MAX_FPS = min(constants.MAX_FPS, 15)
+    """Fewer frames where each one crosses a network. Textual reads this when it is imported."""
+    if os.environ.get("SSH_CONNECTION"):
+        os.environ.setdefault("TEXTUAL_FPS", "15")

@@ -34,13 +34,9 @@ def start_launch(screen: Screen, services: Services, draft: Draft) -> None:
     """Ask with the plan for this machine. What does not fit needs the word typed; what is wrong is refused."""
     on_cpu = draft.gpu == "cpu"
     try:
-        plan = services.plan(services.resolve_for_launch(draft.preset, draft.overrides, cpu=on_cpu))
+        plan = services.plan_for_launch(draft.preset, draft.overrides, cpu=on_cpu)
     except LongfitError as error:
         screen.notify(str(error), severity="error", timeout=12, markup=False)
-        return
-    errors = [words for severity, words in issue_lines(plan.issues) if severity == "error"]
-    if errors:
-        screen.notify("\n".join(errors), severity="error", timeout=12, markup=False)
         return
 
     def go(answer: str | bool | None) -> None:

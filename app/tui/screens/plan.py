@@ -186,7 +186,7 @@ class PlanScreen(Screen[None]):
                 words = "no length fits like this"
             case longest:
                 words = f"longest that fits: {longest:,} (m sets it)"
-        self.query_one("#findings", Plain).update(problem or f"{words}   {speed_words(self.plan)}")
+        self.query_one("#findings", Plain).show_line(problem or f"{words}   {speed_words(self.plan)}")
 
     def action_leave_field(self) -> None:
         """Out of the form, so that every key is a command again."""
@@ -286,7 +286,7 @@ class PlanScreen(Screen[None]):
         )
 
     def _show_command(self) -> None:
-        self.query_one("#command", Plain).update(f"$ {self.command}")
+        self.query_one("#command", Plain).show_line(f"$ {self.command}")
 
     def action_copy_command(self) -> None:
         """To the clipboard by OSC 52, which no terminal acknowledges; so it is written to a file as well."""

@@ -13,7 +13,8 @@ from textual.screen import Screen
 from textual.widgets import DataTable, Footer
 
 from app.tui.services import Services
-from app.tui.widgets.plain import Plain, cell
+from app.tui.widgets.plain import Plain
+from app.tui.widgets.plain_table import PlainTable
 from app.tui.widgets.top_bar import TopBar
 from app.views.format import format_share
 from app.views.parts import VERDICT_WORDS
@@ -41,42 +42,28 @@ class PresetsScreen(Screen[None]):
         super().__init__()
         self.services = services
         self._presets: tuple[Preset, ...] = ()
+        self._verdicts: dict[str, str] = {}
 
     def compose(self) -> ComposeResult:
         yield TopBar("presets")
-        table = DataTable(id="presets", cursor_type="row")
-        table.border_title = "Presets"
-        table.border_subtitle = "Enter loads one into the plan"
-        yield table
+        yield PlainTable(COLUMNS, id="presets", title="Presets", subtitle="Enter loads one into the plan")
         with VerticalScroll(id="preset-yaml", can_focus=True) as box:
             box.border_title = "As a file"
             yield Plain(id="preset-text")
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        table = self.query_one(DataTable)
-        for name in COLUMNS:
-            table.add_column(name, key=name)
-        table.focus()
+        self.query_one(PlainTable).focus()
 
     def on_screen_resume(self) -> None:
         """Read them anew: files may have been written meanwhile."""
-        table = self.query_one(DataTable)
-        cursor = table.cursor_row
         try:
             self._presets = self.services.presets()
         except LongfitError as error:
             self.notify(str(error), severity="error", timeout=10, markup=False)
             return
-        table.clear()
-        for index, preset in enumerate(self._presets):
-            hardware = preset.hardware
-            meant = f"{hardware.get('count', 1)} x {hardware['gpu']}" if hardware.get("gpu") else "this machine"
-            model = str(preset.values.get("model", "-")).rpartition("/")[2]
-            length = str(preset.values.get("max_length", "-"))
-            texts = (preset.name, "...", length, meant, model, preset.origin)
-            table.add_row(*map(cell, texts), key=str(index))
-        table.move_cursor(row=cursor)
+        self._verdicts.clear()
+        self._show_rows()
         self._show_text()
         self.run_worker(self._judge, thread=True, group="judge", exclusive=True)
 
@@ -91,9 +78,14 @@ class PresetsScreen(Screen[None]):
             self.post_message(Judged(str(index), words))
 
     def on_judged(self, message: Judged) -> None:
-        table = self.query_one(DataTable)
-        if message.key in {row.value for row in table.rows}:
-            table.update_cell(message.key, "verdict", cell(message.words), update_width=True)
+        self._verdicts[message.key] = message.words
+        self._show_rows()
+
+    def _show_rows(self) -> None:
+        self.query_one(PlainTable).show_rows(
+            (str(index), _texts(preset, self._verdicts.get(str(index), "...")))
+            for index, preset in enumerate(self._presets)
+        )
 
     def on_data_table_row_highlighted(self, message: DataTable.RowHighlighted) -> None:
         self._show_text()
@@ -102,7 +94,7 @@ class PresetsScreen(Screen[None]):
         self.action_load()
 
     def _selected(self) -> Preset | None:
-        index = self.query_one(DataTable).cursor_row
+        index = self.query_one(PlainTable).cursor_row
         return self._presets[index] if 0 <= index < len(self._presets) else None
 
     def _show_text(self) -> None:
@@ -115,3 +107,10 @@ class PresetsScreen(Screen[None]):
         preset = self._selected()
         if preset is not None:
             self.app.open_preset(preset)  # type: ignore[attr-defined]
+
+
+def _texts(preset: Preset, verdict: str) -> tuple[str, ...]:
+    hardware = preset.hardware
+    meant = f"{hardware.get('count', 1)} x {hardware['gpu']}" if hardware.get("gpu") else "this machine"
+    model = str(preset.values.get("model", "-")).rpartition("/")[2]
+    return (preset.name, verdict, str(preset.values.get("max_length", "-")), meant, model, preset.origin)

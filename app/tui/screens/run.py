@@ -120,7 +120,7 @@ class RunScreen(Screen[None]):
         progress = progress_view(feed.state, feed.loss)
         words = problem or f"{status.detail}{'; ' if status.detail else ''}{progress.words}"
         line = self.query_one("#status", Plain)
-        line.update(Content.assemble((f" {status.word} ", "reverse bold"), f" {words}"))
+        line.show_line(Content.assemble((f" {status.word} ", "reverse bold"), f" {words}"))
         line.set_classes(f"-{status.color_role}")
         self.query_one(ProgressLine).show(progress.fraction)
         with self.app.batch_update():
@@ -137,7 +137,7 @@ class RunScreen(Screen[None]):
         self.query_one(LossPlot).show(feed.loss, note)
         rates = dict(rate_rows(feed.loss, feed.plan))
         speed = rates.pop("speed")
-        self.query_one("#rates", Plain).update(
+        self.query_one("#rates", Plain).show_line(
             "  ".join([*(f"{name} {value}" for name, value in rates.items()), speed])
         )
         failure = failure_text(feed.state, feed.postmortem, width=max(20, self.query_one("#loss-pane").size.width - 3))

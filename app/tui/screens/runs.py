@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -13,7 +14,8 @@ from textual.screen import Screen
 from textual.widgets import DataTable, Footer
 
 from app.tui.services import Services
-from app.tui.widgets.plain import Plain, cell
+from app.tui.widgets.plain import Plain
+from app.tui.widgets.plain_table import PlainTable
 from app.tui.widgets.top_bar import TopBar
 from app.views.format import format_date, format_duration
 from app.views.parts import combination_words
@@ -50,18 +52,12 @@ class RunsScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         yield TopBar("runs")
-        table = DataTable(id="runs", cursor_type="row")
-        table.border_title = "Runs"
-        table.border_subtitle = "Enter opens one"
-        yield table
+        yield PlainTable(COLUMNS, id="runs", title="Runs", subtitle="Enter opens one")
         yield Plain(id="run-details")
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        table = self.query_one(DataTable)
-        for name in COLUMNS:
-            table.add_column(name, key=name)
-        table.focus()
+        self.query_one(PlainTable).focus()
         self.set_interval(REFRESH_SECONDS, self._look)
 
     def on_screen_resume(self) -> None:
@@ -76,25 +72,14 @@ class RunsScreen(Screen[None]):
 
     def on_listed(self, message: Listed) -> None:
         found = message.found
-        table = self.query_one(DataTable)
         self._runs = {run.id: run for run in found.runs}
-        keys = [key.value for key in table.rows]
-        if keys != list(self._runs):
-            selected = self._selected_id()
-            table.clear()
-            for run_id in self._runs:
-                table.add_row(*[""] * len(COLUMNS), key=run_id)
-            if selected in self._runs:
-                table.move_cursor(row=list(self._runs).index(selected))
         now = time.time()
-        for run in found.runs:
-            for name, text in zip(COLUMNS, _texts(run, now), strict=True):
-                table.update_cell(run.id, name, cell(text), update_width=True)
+        self.query_one(PlainTable).show_rows((run.id, _texts(run, now)) for run in found.runs)
         unread = "".join(f"\n{path.name}: {why}" for path, why in found.unreadable)
         self._show_details(unread)
 
     def _show_details(self, unread: str = "") -> None:
-        run = self._runs.get(self._selected_id() or "")
+        run = self._selected()
         if run is None:
             words = "No runs here yet: plan something, then launch it with L."
         else:
@@ -110,14 +95,11 @@ class RunsScreen(Screen[None]):
     def on_data_table_row_selected(self, message: DataTable.RowSelected) -> None:
         self.action_open()
 
-    def _selected_id(self) -> str | None:
-        table = self.query_one(DataTable)
-        if not table.row_count:
-            return None
-        return table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value
+    def _selected(self) -> RunSnapshot | None:
+        return self._runs.get(self.query_one(PlainTable).selected_key or "")
 
     def action_open(self) -> None:
-        run = self._runs.get(self._selected_id() or "")
+        run = self._selected()
         if run is not None:
             self.app.open_run(run.paths.path)  # type: ignore[attr-defined]
 
@@ -127,8 +109,8 @@ class RunsScreen(Screen[None]):
     def action_stop(self) -> None:
         self._command(lambda run: self.services.stop(run.paths, "save"), "Asked to save and stop.")
 
-    def _command(self, do, words: str) -> None:  # type: ignore[no-untyped-def]
-        run = self._runs.get(self._selected_id() or "")
+    def _command(self, do: Callable[[RunSnapshot], None], words: str) -> None:
+        run = self._selected()
         if run is None:
             return
         try:

@@ -119,7 +119,6 @@ class FieldRow(Vertical):
     def __init__(self, spec: FieldSpec) -> None:
         super().__init__(classes="field")
         self.spec = spec
-        self.tooltip = None
         match spec.kind:
             case "switch":
                 self.control: Widget = Switch(spec)
@@ -132,6 +131,7 @@ class FieldRow(Vertical):
             case _:
                 self.control = Input(compact=True, classes="control", select_on_focus=True)
         self.complaint = Plain("", classes="complaint")
+        self._complaint_words = ""
 
     def compose(self) -> ComposeResult:
         with Horizontal(classes="field-line"):
@@ -143,18 +143,23 @@ class FieldRow(Vertical):
         """Set what stands there; a value being typed that means the same is left alone."""
         control = self.control
         if isinstance(control, Switch):
-            control.is_on = text == "true"
-            control.refresh()
+            if control.is_on != (text == "true"):
+                control.is_on = text == "true"
+                control.refresh()
         elif isinstance(control, Choice):
-            control.text, control.choices = text, choices
-            control.refresh()
+            control.choices = choices
+            if control.text != text:
+                control.text = text
+                control.refresh()
         elif isinstance(control, Input) and control.value != text:
             with control.prevent(Input.Changed):
                 control.value = text
 
     def complain(self, words: str) -> None:
-        self.complaint.update(words)
-        self.set_class(bool(words), "-wrong")
+        if words != self._complaint_words:
+            self._complaint_words = words
+            self.complaint.update(words)
+            self.set_class(bool(words), "-wrong")
 
     def on_input_changed(self, message: Input.Changed) -> None:
         message.stop()

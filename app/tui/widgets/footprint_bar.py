@@ -33,9 +33,10 @@ class FootprintBars(Widget):
         lines = [(_group_label(short, group), group[0]) for group in groups.values()]
         if ghost is not None:
             lines.append(("pinned", ghost))
+        if len(lines) != len(self._lines):
+            self.styles.height = max(1, len(lines))
         self._lines = tuple(lines)
-        self.styles.height = max(1, len(lines))
-        self.refresh(layout=True)
+        self.refresh()
 
     def render_line(self, y: int) -> Strip:
         width = self.size.width

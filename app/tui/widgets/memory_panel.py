@@ -22,9 +22,10 @@ class MemoryBar(Widget):
         self._rows: tuple[MemoryRow, ...] = ()
 
     def show(self, rows: tuple[MemoryRow, ...]) -> None:
+        if len(rows) != len(self._rows):
+            self.styles.height = max(1, len(rows))
         self._rows = rows
-        self.styles.height = max(1, len(rows))
-        self.refresh(layout=True)
+        self.refresh()
 
     def render_line(self, y: int) -> Strip:
         width, base = self.size.width, self.rich_style

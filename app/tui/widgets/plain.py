@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rich.text import Text
 from textual.content import Content
 from textual.widgets import Static
 
@@ -13,10 +12,9 @@ class Plain(Static):
     def __init__(self, content: str | Content = "", *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(content, id=id, classes=classes, markup=False)
 
-
-def cell(text: str, style: str = "", *, right: bool = False) -> Text:
-    """A DataTable cell of plain text."""
-    return Text(text, style=style, justify="right" if right else "left", no_wrap=True, overflow="ellipsis")
+    def show_line(self, content: str | Content) -> None:
+        """New text where the height is fixed: painted without arranging the screen anew."""
+        self.update(content, layout=False)
 
 
 def visible(text: str) -> str:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.widgets import DataTable
 
 from app.tui.widgets.footprint_bar import FootprintBars
-from app.tui.widgets.plain import Plain, cell
+from app.tui.widgets.plain import Plain
+from app.tui.widgets.plain_table import PlainTable
 from app.views.footprint import footprint_of
 from app.views.format import format_bytes, format_gib
 from app.views.plan_view import (
+    PartRow,
     batch_words,
     combination_of,
     device_word,
@@ -38,14 +40,10 @@ class PlanPanel(VerticalScroll, can_focus=False):
     def compose(self) -> ComposeResult:
         yield FootprintBars(id="bars")
         yield Plain(id="verdict")
-        table = DataTable(id="parts", cursor_type="row", show_header=True, cell_padding=1)
-        yield table
+        yield PlainTable(
+            ("part", "gib", "basis", "note"), id="parts", heads={"part": "  part", "gib": "   GiB", "note": "mostly"}
+        )
         yield Plain(id="details")
-
-    def on_mount(self) -> None:
-        table = self.query_one("#parts", DataTable)
-        for key, label in (("part", "  part"), ("gib", "GiB"), ("basis", "basis"), ("note", "mostly")):
-            table.add_column(label, key=key)
 
     def show(self, plan: Plan, pinned: Plan | None = None) -> None:
         self.remove_class("-stale")
@@ -62,38 +60,25 @@ class PlanPanel(VerticalScroll, can_focus=False):
         self.query_one("#details", Plain).update(_details(plan, pinned))
 
     def _show_parts(self, plan: Plan) -> None:
-        table = self.query_one("#parts", DataTable)
-        rows = part_rows(plan.worst_gpu)
-        keys = [row.label for row in rows]
-        if [key.value for key in table.rows] != keys:
-            selected = self.selected_part
-            table.clear()
-            for key in keys:
-                table.add_row("", "", "", "", key=key)
-            if selected in keys:
-                table.move_cursor(row=keys.index(selected))
         ascii_only = bool(getattr(self.app, "ascii_only", False))
-        for row in rows:
-            mark = row.letter if ascii_only else row.fill
-            label = cell(f"{mark} {row.label}")
-            label.stylize(row.color, 0, 1)
-            table.update_cell(row.label, "part", label, update_width=True)
-            table.update_cell(row.label, "gib", cell(f"{format_gib(row.bytes):>6}"), update_width=True)
-            table.update_cell(row.label, "basis", cell(row.basis), update_width=True)
-            table.update_cell(row.label, "note", cell(row.note), update_width=True)
+        rows = part_rows(plan.worst_gpu)
+        self.query_one(PlainTable).show_rows((row.label, _part_texts(row, ascii_only)) for row in rows)
 
     @property
     def selected_part(self) -> str | None:
-        table = self.query_one("#parts", DataTable)
-        if not table.row_count:
-            return None
-        return table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value
+        return self.query_one(PlainTable).selected_key
 
     def refuse(self, words: str) -> None:
         self.add_class("-stale")
         verdict = self.query_one("#verdict", Plain)
         verdict.update(Content.assemble(("NOT PLANNED: ", "bold"), words))
         verdict.set_classes("-error")
+
+
+def _part_texts(row: PartRow, ascii_only: bool) -> tuple[str | Text, ...]:
+    label = Text(f"{row.letter if ascii_only else row.fill} {row.label}")
+    label.stylize(row.color, 0, 1)
+    return (label, f"{format_gib(row.bytes):>6}", row.basis, row.note)
 
 
 def _details(plan: Plan, pinned: Plan | None) -> Content:

@@ -61,8 +61,8 @@ class FakeServices(Services):
             raise ConfigError("max_length is 13.", why="Thirteen is not possible.", fix="Write 16.")
         return FakeResolved(values=values, cluster=plans.plan(usable_gib=141 if "H200" in hardware else 22).cluster)
 
-    def resolve_for_launch(self, preset, overrides, *, cpu):
-        return self.resolve(preset, overrides, "")
+    def plan_for_launch(self, preset, overrides, *, cpu):
+        return self.plan(self.resolve(preset, overrides, ""))
 
     def plan(self, resolved):
         world = int(resolved.values.get("sequence_parallel") or 1)

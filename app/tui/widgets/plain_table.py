@@ -1,0 +1,54 @@
+"""A DataTable of plain text whose rows are written in place: only what changed is drawn again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from rich.text import Text
+from textual.widgets import DataTable
+
+
+class PlainTable(DataTable):
+    """Columns are named by their keys; ``heads`` gives those whose title differs. Cells are never markup."""
+
+    def __init__(
+        self,
+        columns: tuple[str, ...],
+        *,
+        id: str,
+        title: str = "",
+        subtitle: str = "",
+        heads: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(id=id, cursor_type="row", cell_padding=1)
+        self.border_title = title or None
+        self.border_subtitle = subtitle or None
+        self.column_names = columns
+        for key in columns:
+            self.add_column((heads or {}).get(key, key), key=key)
+
+    def show_rows(self, rows: Iterable[tuple[str, tuple[str | Text, ...]]]) -> None:
+        """(key, texts) of every row. The cursor stays on its row as long as that row stays."""
+        wanted = list(rows)
+        if [key.value for key in self.rows] != [key for key, _ in wanted]:
+            selected = self.selected_key
+            self.clear()
+            for key, _ in wanted:
+                self.add_row(*[""] * len(self.column_names), key=key)
+            keys = [key for key, _ in wanted]
+            if selected in keys:
+                self.move_cursor(row=keys.index(selected))
+        for key, texts in wanted:
+            self.write(key, texts)
+
+    def write(self, key: str, texts: tuple[str | Text, ...]) -> None:
+        for column, text in zip(self.ordered_columns, texts, strict=True):
+            shown = text if isinstance(text, Text) else Text(text, no_wrap=True, overflow="ellipsis")
+            if self.get_cell(key, column.key) != shown:
+                self.update_cell(key, column.key, shown, update_width=shown.cell_len > column.content_width)
+
+    @property
+    def selected_key(self) -> str | None:
+        if not self.row_count:
+            return None
+        return self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value
