@@ -54,7 +54,7 @@ class Lora:
         from core.model.adapters import ADAPTER_NAME, add_lora, lora_layers
 
         setup.model = add_lora(
-            setup.model, targets=self.targets, dropout=self.dropout,
+            setup.model, rank=self.rank, alpha=self.alpha, targets=self.targets, dropout=self.dropout,
             dtype=getattr(torch, self.adapter_dtype), seed=setup.config.seed,
         )  # fmt: skip
         reached = setup.seen.setdefault(self.name, set())
