@@ -15,7 +15,7 @@ from app.services.locations import cache_dir as default_cache_dir
 from app.services.models import local_folder
 from core.data.report import DataRefused
 from core.run.interpreter import child_environment, python_argv
-from planner.errors import ConfigError, LaunchError
+from planner.errors import ConfigError, EnvironmentProblem, LaunchError
 from planner.types import DataConfig, RunConfig
 
 Progress = Callable[[int, str], None]  # (rows read so far, name of the file)
@@ -53,6 +53,7 @@ def prepare_sources(
 ) -> PreparedData:
     """Raises:
     ConfigError: a file, model or setting that is not there.
+    EnvironmentProblem: a format or a hub needs a package that is not installed.
     DataRefused: rows that cannot be used; ``report`` says which.
     LaunchError: the process died.
     """
@@ -97,7 +98,8 @@ def prepare_sources(
     words = {"why": error["why"], "fix": error["fix"]}
     if error["report"] is not None:
         raise DataRefused(error["what"], **words, report=error["report"])
-    raise ConfigError(error["what"], **words)
+    kind = EnvironmentProblem if code == EnvironmentProblem.exit_code else ConfigError
+    raise kind(error["what"], **words)
 
 
 def _listen(stream: IO[str], talk: list[str], on_progress: Progress | None) -> None:

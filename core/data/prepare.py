@@ -4,8 +4,8 @@ Also a process of its own, because faces must not import torch or transformers:
 
     python -P -m core.data.prepare  < request.json  > answer.json       (fields of Request, and of Prepared)
 
-Exit code 2 and {"what", "why", "fix", "report"} for what the user can mend. Progress goes to stderr, one JSON object a
-line: {"rows": 1200, "file": "train.jsonl"}.
+Exit code 2 (5 for a missing package) and {"what", "why", "fix", "report"} for what the user can mend. Progress goes to
+stderr, one JSON object a line: {"rows": 1200, "file": "train.jsonl"}.
 
 A prepared set lies in <cache>/data/<key>/{train/, eval/, report.json}, where the key covers the bytes of the data, the
 tokenizer's files and every setting that decides a token. It appears by one rename, whole or not at all.
@@ -61,6 +61,7 @@ def prepare(request: Request, progress: Progress | None = None) -> Prepared:
 
     Raises:
         ConfigError: a source, shape or tokenizer that is not there; no row at all.
+        EnvironmentProblem: a format or a hub needs a package that is not installed.
         DataRefused: rows that cannot be used, under on_bad_row "stop" or when none is left.
     """
     _check_shape(request.data.shape)

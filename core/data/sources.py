@@ -2,7 +2,7 @@
 
     train.jsonl            one file                docs/            every readable file below, sorted
     data/*.jsonl.gz        a glob                  chat.json#500    500 records, drawn by the seed
-    chat.json#200%         every record twice      hf::org/name     a set of a hub (core/data/hub.py)
+    chat.json#200%         every record twice      hf::org/name     a set of a hub, see core/data/hub.py
 
 An existing path wins over every other reading of the same text. Drawing more than there is repeats whole copies, and
 the report says so.
@@ -20,8 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
+from core.data.hub import hub_set
 from core.data.order import shuffled
-from core.data.readers import Record, read_file, reader_for
+from core.data.readers import read_file, reader_for
+from core.data.record import Record
 from planner.errors import ConfigError
 
 _SAMPLE = re.compile(r"^(?P<name>.+)#(?P<amount>\d+)(?P<percent>%?)$")
@@ -115,11 +117,16 @@ def _find(name: str) -> tuple[list[Part], Counter[str]]:
         if not found:
             raise ConfigError(f"No file matches {name}.", why=f"Looked from {Path.cwd()}.")
         return [_file_part(file, str(file)) for file in found], Counter()
+    remote = hub_set(name)
+    if remote is not None:
+        return [Part(name=name, read=remote.records, identity=remote.identity)], Counter()
     near = difflib.get_close_matches(path.name, _names_in(path.parent), n=1, cutoff=0.5)
     raise ConfigError(
         f"There is no {name}.",
         why=f"Looked in {path.parent.absolute()}.",
-        fix=f"Did you mean {path.parent / near[0]}?" if near else "Give a file, a folder, a glob, or hf::org/name.",
+        fix=f"Did you mean {path.parent / near[0]}?"
+        if near
+        else "A set of a hub is written hf::org/name or ms::org/name.",
     )
 
 

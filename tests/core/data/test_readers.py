@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.data import readers
-from core.data.readers import Record, read_file
+from core.data import json_reader, record
+from core.data.readers import read_file
+from core.data.record import Record
 
 DATA = Path(__file__).parents[2] / "data"
 
@@ -67,7 +68,7 @@ def test_utf16_as_windows_programs_write_it(tmp_path: Path) -> None:
 
 def test_a_json_array_is_read_element_by_element(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(values(DATA / "k04_array.json")) == 2
-    monkeypatch.setattr(readers, "_CHUNK", 7)  # every element is cut by the end of a chunk
+    monkeypatch.setattr(json_reader, "_CHUNK", 7)  # every element is cut by the end of a chunk
     rows = [{"text": "x" * n, "n": 12345, "list": [1, [2]]} for n in range(40)] + [{"text": "第"}]
     path = write(tmp_path / "a.json", json.dumps(rows, ensure_ascii=False, indent=1))
     assert values(path) == rows
@@ -134,7 +135,7 @@ def test_what_cannot_be_utf8_is_named_by_line(tmp_path: Path) -> None:
 
 
 def test_a_line_beyond_the_limit_is_skipped_without_holding_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "MAX_RECORD_BYTES", 1 << 20)
+    monkeypatch.setattr(record, "MAX_RECORD_BYTES", 1 << 20)
     path = write(tmp_path / "a.jsonl", b'{"text": "a"}\n{"text": "' + b"x" * (3 << 20) + b'"}\n{"text": "c"}\n')
     assert values(path) == [{"text": "a"}, {"text": "c"}]
     assert bad(path) == [(2, "longer than 1 MiB")]
@@ -156,6 +157,6 @@ def test_empty_files_hold_nothing_and_a_missing_right_is_told(tmp_path: Path) ->
 @given(content=st.binary(max_size=300), suffix=st.sampled_from(["jsonl", "json", "csv", "tsv", "txt", "jsonl.gz"]))
 def test_any_bytes_whatever_give_records(content: bytes, suffix: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = write(tmp_path_factory.getbasetemp() / f"fuzz.{suffix}", content)
-    for record in read_file(path):
-        assert isinstance(record, Record)
-        assert (record.kind == "bad") == bool(record.problem)
+    for found in read_file(path):
+        assert isinstance(found, Record)
+        assert (found.kind == "bad") == bool(found.problem)
