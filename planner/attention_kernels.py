@@ -38,9 +38,10 @@ HOPPER_TFLOPS: Mapping[KernelName, int] = {"flash4": 626, "cudnn": 558, "torch":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """``names`` in the order of preference, never empty unless a version was refused; ``out``: why a kernel that
-    this device would rather use is not among them."""
+    """``names`` in the order of preference, never empty unless a version was refused; ``out``: why the others of
+    ``preferred`` are not among them."""
 
+    preferred: tuple[KernelName, ...]
     names: tuple[KernelName, ...]
     out: Mapping[KernelName, str]
 
@@ -53,10 +54,10 @@ def candidates(
     if version in BY_NUMBER:
         name = BY_NUMBER[version]
         reason = why_not(name, capability=capability, dtype=dtype, head_dim=head_dim, packages=packages)
-        return Candidates(names=() if reason else (name,), out={name: reason} if reason else {})
+        return Candidates(preferred=(name,), names=() if reason else (name,), out={name: reason} if reason else {})
     if capability is None:
-        return Candidates(names=("cpu",), out={})
-    preferred = ("cudnn", "torch") if version == "sdpa" else order(capability)
+        return Candidates(preferred=("cpu",), names=("cpu",), out={})
+    preferred: tuple[KernelName, ...] = ("cudnn", "torch") if version == "sdpa" else order(capability)
     names: list[KernelName] = []
     out: dict[KernelName, str] = {}
     for name in preferred:
@@ -67,7 +68,7 @@ def candidates(
             out[name] = reason
         else:
             names.append(name)
-    return Candidates(names=tuple(names) or ("reference",), out=out)
+    return Candidates(preferred=preferred, names=tuple(names) or ("reference",), out=out)
 
 
 def order(capability: Capability) -> tuple[KernelName, ...]:

@@ -15,7 +15,7 @@ from planner.types import ClusterSpec, Environment, GpuSpec
 
 PACKAGES = (
     "torch", "transformers", "peft", "triton", "liger-kernel", "galore-torch", "bitsandbytes", "flash-attn",
-    "flash-attn-4", "datasets", "gradio",
+    "flash-attn-3", "flash-attn-4", "datasets", "gradio",
 )  # fmt: skip
 ASSUMED_HOST_BYTES_PER_GPU = 128 * 1024**3
 

@@ -125,6 +125,8 @@ def check_value(key: PresetKey, value: Any, *, where: str) -> Any:
         if not isinstance(value, Mapping):
             raise ConfigError(f"{name} is {value!r}.", why=f"It must be a mapping: {key.help}.")
         return dict(value)
+    if key.kind == "text" and isinstance(value, int) and str(value) in key.choices:
+        value = str(value)  # `flash_attention: 2` is as good as "2"
     value = _scalar(key.kind, value, name)
     _check_choice(key, value, name)
     if key.minimum is not None and value < key.minimum:

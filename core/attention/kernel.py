@@ -2,6 +2,7 @@
 
 Called by core/attention/segments.py and core/parallel/ring.py, never by models. The backward of a block with the
 row's *global* output and log-sum-exp gives that block's exact share of the gradients, which is what a ring needs.
+Here: the contract, the CPU's kernel and the reference. On GPUs: torch_kernels.py and flash_packages.py.
 
     H query heads   K KV heads, G = H/K query heads share one   Lq, Lk tokens   D head dim
     q, out, dout, dq (1, H, Lq, D)    k, v, dk, dv (1, K, Lk, D)    lse (1, H, Lq) in promote_types(dtype, float32)
@@ -16,13 +17,17 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from planner.attention_kernels import KernelName
+
 _QUERY_BLOCK = 1024  # rows of the score matrix that the reference kernel holds at a time
 
 
 class AttentionKernel(Protocol):
     """A pair of functions. ``causal`` needs Lq == Lk; no length may be 0."""
 
-    name: str
+    key: KernelName  # in planner/attention_kernels.py
+    name: str  # for people, with the version
+    takes_segments: bool  # is a SegmentKernel: a packed row is one call
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
         """(out in q's dtype, lse)."""
@@ -35,18 +40,26 @@ class AttentionKernel(Protocol):
         ...
 
 
+class SegmentKernel(AttentionKernel, Protocol):
+    """A kernel that attends causally inside each of many segments in one call ("varlen")."""
+
+    def forward_segments(
+        self, q: Tensor, k: Tensor, v: Tensor, *, bounds: tuple[int, ...], scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """(out, lse) as of ``forward``; segment i is tokens bounds[i] to bounds[i + 1] of q, k and v."""
+        ...
+
+    def backward_segments(
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, bounds: tuple[int, ...],
+        scale: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """(dq, dk, dv) as of ``backward``."""
+        ...
+
+
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     """Where softmax statistics, losses and sums over blocks accumulate: float32, or the input's own if wider."""
     return torch.promote_types(dtype, torch.float32)
-
-
-def select_kernel(device: torch.device, dtype: torch.dtype, head_dim: int) -> AttentionKernel:
-    """The kernel for tensors of this device and compute dtype; its ``name`` says which one it became."""
-    if device.type == "cpu":
-        return CpuFlashKernel()
-    if device.type == "cuda" and dtype in (torch.bfloat16, torch.float16) and head_dim % 8 == 0 and head_dim <= 256:
-        return CudaFlashKernel()
-    return ReferenceKernel()
 
 
 class CpuFlashKernel:
@@ -56,7 +69,9 @@ class CpuFlashKernel:
     over G by a stride of 0: K and V are expanded without a copy.
     """
 
+    key: KernelName = "cpu"
     name = "torch CPU flash"
+    takes_segments = False
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
         out_KGLD, lse_KGL = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
@@ -74,29 +89,12 @@ class CpuFlashKernel:
         return dq_KGLD.flatten(0, 1)[None], dk_KGLD.sum(1)[None], dv_KGLD.sum(1)[None]
 
 
-class CudaFlashKernel:
-    """FlashAttention-2 as shipped in torch: bfloat16 and float16, head dims up to 256 in steps of 8, GQA native."""
-
-    name = "torch CUDA flash"
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-        out, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False, scale=scale)
-        return out, lse
-
-    def backward(
-        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, causal: bool, scale: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        no_rng = torch.zeros(2, dtype=torch.uint64, device=q.device)  # philox state, read only with dropout
-        return torch.ops.aten._scaled_dot_product_flash_attention_backward(
-            dout, q, k, v, out, lse.contiguous(), None, None, q.shape[2], k.shape[2], 0.0, causal, no_rng, no_rng,
-            scale=scale,
-        )  # fmt: skip
-
-
 class ReferenceKernel:
     """Plain torch for every dtype and device, in blocks of query rows; statistics in ``wide_dtype``."""
 
+    key: KernelName = "reference"
     name = "torch reference"
+    takes_segments = False
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
         q_KGLD, k_K1LD, v_K1LD = _wide(_by_kv_head(q, k)), _wide(k[0][:, None]), _wide(v[0][:, None])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from core.optimizations.fake_parallel import FakeParallel
+from core.optimizations.flash_attention import FlashAttention
 from core.optimizations.fused_loss import FusedLoss
 from core.optimizations.gradient_checkpointing import GradientCheckpointing
 from core.optimizations.lora import Lora
@@ -13,5 +14,15 @@ from core.optimizations.ulysses import Ulysses
 
 REGISTRY: dict[str, type] = {
     optimization.name: optimization
-    for optimization in (Lora, QLora, GradientCheckpointing, FusedLoss, Packing, Ulysses, Ring, FakeParallel)
+    for optimization in (
+        Lora,
+        QLora,
+        GradientCheckpointing,
+        FusedLoss,
+        Packing,
+        FlashAttention,
+        Ulysses,
+        Ring,
+        FakeParallel,
+    )
 }

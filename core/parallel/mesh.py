@@ -11,11 +11,14 @@ For data=1, ring=2, ulysses=2:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch.distributed as dist
 
 from planner.errors import ConfigError
 from planner.types import ParallelDegrees
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,14 @@ class Mesh:
     @property
     def ulysses_rank(self) -> int:
         return self.rank % self.degrees.ulysses
+
+    def agree(self, choice: T) -> T:
+        """What rank 0 chose. Collective over the world."""
+        if self.world == 1:
+            return choice
+        choices = [choice]
+        dist.broadcast_object_list(choices, src=0)
+        return choices[0]
 
     def require(self, axis: str, degree: int) -> None:
         """What an optimization asks for must be what the mesh was built for.

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from core.attention import kernel as kernel_module
-from core.attention.kernel import CpuFlashKernel, ReferenceKernel, select_kernel
+from core.attention.kernel import CpuFlashKernel, ReferenceKernel
 
 SCALE = 0.3
 KERNELS = [CpuFlashKernel(), ReferenceKernel()]
@@ -103,10 +103,3 @@ def test_an_expanded_gradient_is_read_as_its_values():
         got = by_kernel(kernel, *tensors[:3], ones, causal)
         for ours, want in zip(got, by_kernel(kernel, *tensors[:3], ones.contiguous(), causal)):
             assert torch.equal(ours, want)
-
-
-def test_kernel_is_chosen_by_device_dtype_and_head_dim():
-    assert isinstance(select_kernel(torch.device("cpu"), torch.bfloat16, 128), CpuFlashKernel)
-    assert select_kernel(torch.device("cuda"), torch.bfloat16, 128).name == "torch CUDA flash"
-    for dtype, head_dim in ((torch.float32, 128), (torch.bfloat16, 100), (torch.bfloat16, 512)):
-        assert isinstance(select_kernel(torch.device("cuda"), dtype, head_dim), ReferenceKernel)

@@ -7,8 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from core.attention.kernel import ReferenceKernel, select_kernel
+from core.attention.choose import BUILDERS, Problem, choose_kernel, installed_packages
+from core.attention.kernel import ReferenceKernel
 from core.attention.segments import backward_segments, forward_segments
+from core.attention.torch_kernels import TorchFlashKernel
+from planner.attention_kernels import candidates
 from tests.core.model.tiny_models import (
     loss_and_gradients,
     plain_loss_and_gradients,
@@ -22,43 +25,73 @@ pytestmark = [pytest.mark.gpu(1), pytest.mark.skipif(not torch.cuda.is_available
 CUDA = torch.device("cuda")
 
 
+def available(dtype, head_dim):
+    """Every kernel that this device should be able to use."""
+    capability = torch.cuda.get_device_capability()
+    found = candidates(
+        capability=capability, dtype=str(dtype).removeprefix("torch."), head_dim=head_dim,
+        packages=installed_packages(), version="auto",
+    )  # fmt: skip
+    return [BUILDERS[name]() for name in found.names]
+
+
 def run_segments(kernel, q, k, v, dout, cu_seqlens):
     out, lse = forward_segments(kernel, q, k, v, cu_seqlens, 0.1)
     return [out, lse, *backward_segments(kernel, dout, q, k, v, out, lse, cu_seqlens, 0.1)]
 
 
+def distances(kernel, inputs, cu_seqlens):
+    """Relative norms of the errors of out, lse, dq, dk, dv against float32."""
+    got = run_segments(kernel, *inputs, cu_seqlens)
+    want = run_segments(ReferenceKernel(), *(x.float() for x in inputs), cu_seqlens)
+    assert [x.shape for x in got] == [x.shape for x in want]
+    return [((ours.float() - exact).norm() / exact.norm()).item() for ours, exact in zip(got, want)]
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(28, 4, 128), (9, 3, 64), (8, 1, 80)])
-@pytest.mark.parametrize("cu_seqlens", [(0, 1111), (0, 3, 1000, 1111)], ids=["dense", "packed"])
-def test_flash_equals_the_float32_reference(dtype, heads, kv_heads, head_dim, cu_seqlens):
-    kernel = select_kernel(CUDA, dtype, head_dim)
-    assert kernel.name == "torch CUDA flash"
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(28, 4, 128), (9, 3, 64), (8, 1, 96), (4, 2, 256)])
+@pytest.mark.parametrize("cu_seqlens", [(0, 1280), (0, 3, 1000, 1280)], ids=["dense", "packed"])
+def test_every_kernel_is_as_near_to_float32_as_torchs_flash(dtype, heads, kv_heads, head_dim, cu_seqlens):
     generator = torch.Generator(CUDA).manual_seed(0)
-    q, k, v, dout = (
-        torch.randn(1, 1111, n, head_dim, device=CUDA, generator=generator).to(dtype).transpose(1, 2)
+    inputs = [
+        torch.randn(1, 1280, n, head_dim, device=CUDA, generator=generator).to(dtype).transpose(1, 2)
         for n in (heads, kv_heads, kv_heads, heads)
-    )
-    got = run_segments(kernel, q, k, v, dout, cu_seqlens)
-    want = run_segments(ReferenceKernel(), *(x.float() for x in (q, k, v, dout)), cu_seqlens)
-    for ours, exact in zip(got, want):
-        assert ours.shape == exact.shape
-        assert ((ours.float() - exact).norm() / exact.norm()).item() < 4 * torch.finfo(dtype).eps
+    ]
+    flash = distances(TorchFlashKernel(), inputs, cu_seqlens)
+    assert max(flash) < 4 * torch.finfo(dtype).eps
+    for kernel in available(dtype, head_dim):
+        for error, of_flash in zip(distances(kernel, inputs, cu_seqlens), flash):
+            assert error <= 2 * of_flash + 1e-6, kernel.name
+
+
+def test_the_choice_on_this_gpu_is_proven_and_told(caplog):
+    events = []
+    problem = Problem(
+        device=CUDA, dtype=torch.bfloat16, num_heads=28, num_kv_heads=4, head_dim=128, uses_segments=True,
+        uses_blocks=True,
+    )  # fmt: skip
+    with caplog.at_level("INFO"):
+        kernel = choose_kernel(problem, version="auto", emit=lambda kind, data: events.append((kind, data)))
+    assert kernel.key != "reference"
+    assert f"attention: {kernel.name}, sm" in caplog.text
+    assert next(data["claim"] for kind, data in events if kind == "evidence").startswith(kernel.name)
 
 
 def test_blocks_with_the_rows_statistics_add_up_on_the_gpu():
     """What a ring does: a sub-range of keys, backward with the merged out and log-sum-exp of the row."""
-    kernel, reference = select_kernel(CUDA, torch.bfloat16, 64), ReferenceKernel()
+    reference = ReferenceKernel()
     generator = torch.Generator(CUDA).manual_seed(0)
     q, k, v, dout = (torch.randn(1, n, 300, 64, device=CUDA, generator=generator).bfloat16() for n in (6, 2, 2, 6))
     out, lse = reference.forward(q, k, v, causal=False, scale=0.1)
     exact = reference.backward(*(x.float() for x in (dout, q, k, v, out)), lse, causal=False, scale=0.1)
-    parts = [
-        kernel.backward(dout, q, k[:, :, keys], v[:, :, keys], out, lse, causal=False, scale=0.1)
-        for keys in (slice(0, 133), slice(133, 300))
-    ]
-    dk, dv = (torch.cat([part[n] for part in parts], 2) for n in (1, 2))
-    for ours, want in zip((parts[0][0].float() + parts[1][0], dk, dv), exact):
-        assert ((ours.float() - want).norm() / want.norm()).item() < 4 * torch.finfo(torch.bfloat16).eps
+    for kernel in available(torch.bfloat16, 64):
+        parts = [
+            kernel.backward(dout, q, k[:, :, keys], v[:, :, keys], out, lse, causal=False, scale=0.1)
+            for keys in (slice(0, 133), slice(133, 300))
+        ]
+        dk, dv = (torch.cat([part[n] for part in parts], 2) for n in (1, 2))
+        for ours, want in zip((parts[0][0].float() + parts[1][0], dk, dv), exact):
+            assert ((ours.float() - want).norm() / want.norm()).item() < 4 * torch.finfo(torch.bfloat16).eps
 
 
 COMBINATIONS = {
