@@ -28,6 +28,7 @@ class RunView:
     """What the tab shows of one run. ``version`` is that of the charts, events and log: equal means not to redraw."""
 
     status: str
+    word: str = ""  # of the state, as it stands in the list of runs
     progress: str = ""
     rates: str = ""
     loss: str = ""
@@ -91,6 +92,7 @@ class RunActions:
             state = reader.state
             return RunView(
                 status=run_html.status_html(status_view(state, now=time.time())),
+                word=state.status,
                 progress=run_html.progress_html(state, reader.loss),
                 rates=run_html.rates_html(reader.loss, look.plan),
                 loss=run_html.loss_html(reader.loss, logging_steps=look.config.logging_steps, log_y=log_y),

@@ -114,9 +114,10 @@ def failure_html(state: RunState, postmortem: Mapping[str, Any]) -> str:
 
 
 def run_words(run_id: str, state: RunState) -> str:
-    """A run in a list: ``20261129-134502-demo-a3f1  RUNNING 412/2000``."""
-    steps = f" {state.step:,}/{state.total_steps:,}" if state.total_steps else ""
-    return f"{run_id}  {status_view(state).word}{steps}"
+    """A run in a list: ``20261129-134502-demo-a3f1  STOPPED 412/2000``. The steps of a live run would soon be wrong."""
+    view = status_view(state)
+    steps = f" {state.step:,}/{state.total_steps:,}" if view.is_final and state.total_steps else ""
+    return f"{run_id}  {view.word}{steps}"
 
 
 def _means(series: DecimatedSeries) -> list[tuple[float, float]]:

@@ -23,8 +23,8 @@ _QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"
 _KILL_WORDS = "Kill"
 _KILL_AGAIN_WORDS = f"Kill: click again within {KILL_SECONDS:.0f} s"
 
-# what was drawn last in this browser: (run, version of the files, log scale)
-Drawn = tuple[str, int, bool]
+# what was drawn last in this browser: run, version of its files, log scale, state
+Drawn = tuple[str, int, bool, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +43,9 @@ class RunTab:
     def show(self, run_id: str, log_y: bool, drawn: Drawn | None, armed_at: float) -> list[Any]:
         """Values for ``outputs``; what did not change since ``drawn`` is not sent again."""
         view = self.actions.view(run_id, log_y=log_y)
-        now: Drawn = (run_id, view.version, log_y)
+        now: Drawn = (run_id, view.version, log_y, view.word)
         heavy = [view.loss, view.memory, view.events, view.log]
+        choices = self.list_runs() if drawn is None or drawn[3] != view.word else gr.skip()
         kill_words = _KILL_AGAIN_WORDS if time.time() - armed_at < KILL_SECONDS else _KILL_WORDS
         return [
             view.status, view.progress, view.rates, view.failure,
@@ -52,6 +53,7 @@ class RunTab:
             gr.update(interactive=view.can_stop, value=view.stop_words),
             gr.update(interactive=view.can_kill, value=kill_words),
             gr.update(interactive=view.can_resume), view.resume_words, f"?run={run_id}" if run_id else "", now,
+            choices,
         ]  # fmt: skip
 
     def show_after(self, event: gr.events.Dependency) -> gr.events.Dependency:
@@ -104,7 +106,7 @@ def build_run_tab(actions: RunActions) -> RunTab:
         actions=actions, run=run, log_y=log_y, drawn=drawn, armed_at=armed_at, address=address,
         timer=gr.Timer(TICK_SECONDS),
         outputs=(status, progress, rates, failure, loss, memory, events, log, stop, kill, resume, resume_words, address,
-                 drawn),
+                 drawn, run),
     )  # fmt: skip
     tab.wire()
     for button, act, name in ((stop, actions.stop, "stop"), (resume, actions.resume, "resume")):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,7 @@ def test_a_run_from_launch_to_kill_survives_reload_and_other_pages(browser: Any,
         page.click("#stop")
         seen.wait_for("#run-message", "Asked to save and stop")
         seen.wait_for("#run-status", "STOPPED")
+        page.wait_for_function("document.querySelector('#run input').value.includes('STOPPED')")
         assert page.is_disabled("#stop")
         seen.wait_for("#resume-words", "Resume continues from")
 
@@ -166,7 +168,7 @@ def test_a_run_from_launch_to_kill_survives_reload_and_other_pages(browser: Any,
 
 @pytest.mark.timeout(900)
 @pytest.mark.skipif("LONGFIT_SCREENSHOTS" not in os.environ, reason="set LONGFIT_SCREENSHOTS to take docs/ pictures")
-def test_pictures_of_a_live_demo_run(browser: Any, pictures: Path, tmp_path: Path) -> None:
+def test_pictures_of_a_live_demo_run(browser: Any, pictures: Path) -> None:
     """The demo's real model on real documents, launched from the page, photographed while it runs and when done."""
     from app.services.demo_documents import write_demo_documents
     from app.services.demo_model import demo_model_dir
@@ -174,7 +176,11 @@ def test_pictures_of_a_live_demo_run(browser: Any, pictures: Path, tmp_path: Pat
 
     demo_model_dir()
     write_demo_documents(cache_dir() / "demo")
-    with served(tmp_path, environment={}) as address, visit(browser, f"{address}?preset=demo-smollm2") as seen:
+    with (
+        tempfile.TemporaryDirectory(prefix="my-project-") as folder,
+        served(Path(folder), environment={}) as address,
+        visit(browser, f"{address}?preset=demo-smollm2") as seen,
+    ):
         seen.wait_for("#verdict", "FITS")
         seen.wait_for("#recommendation-1", "speed")
         seen.page.screenshot(path=pictures / "web-plan-demo.png", full_page=True)

@@ -21,6 +21,8 @@ def test_runs_are_listed_with_their_state_in_words(tmp_path: Path) -> None:
     end_run(make_run(tmp_path), "done")
     (choice,) = RunActions(tmp_path).choices()
     assert choice.words == f"{choice.id}  DONE 40/100"
+    attend(make_run(tmp_path))
+    assert [c.words.split("  ")[1] for c in RunActions(tmp_path).choices()] == ["RUNNING", "DONE 40/100"]
 
 
 def test_the_live_run_comes_to_front_unless_another_is_asked_for(tmp_path: Path) -> None:
