@@ -167,6 +167,10 @@ class DataConfig:
     over_length: Literal["drop", "truncate_left", "truncate_right", "split"] = "truncate_right"
     on_bad_row: Literal["stop", "skip"] = "stop"
     train_on: Literal["assistant", "last", "all"] = "assistant"
+    columns: tuple[tuple[str, Any], ...] = ()  # our key -> the name this data gives it
+    same_role: Literal["join", "refuse"] = "join"  # neighbours of one role in a conversation
+    split_at: str = ""  # over_length split: a piece ends behind the last such text that fits
+    split_overlap: int = 1  # over_length split: tokens a piece repeats of the one before, as context only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,6 +91,12 @@ DATA_KEYS: tuple[PresetKey, ...] = (
               help="what a malformed row does"),
     PresetKey(name="train_on", kind="text", default="assistant", choices=("assistant", "last", "all"),
               help="which tokens are targets"),
+    PresetKey(name="columns", kind="mapping", default={}, help="{our key: the name in your data}, e.g. {query: frage}"),
+    PresetKey(name="same_role", kind="text", default=_default("same_role", DataConfig), choices=("join", "refuse"),
+              help="what two neighbouring turns of one role do"),
+    PresetKey(name="split_at", kind="text", default="", help="over_length split: cut behind this text where it can be"),
+    PresetKey(name="split_overlap", kind="int", default=_default("split_overlap", DataConfig), minimum=1,
+              help="over_length split: tokens a piece repeats of the one before, as context"),
 )  # fmt: skip
 
 NOT_CONFIG = ("name", "description", "hardware", "measured")  # keys of a preset that do not reach the run

@@ -133,7 +133,8 @@ def _data(given: Mapping[str, Any], *, where: str) -> DataConfig:
     check_keys(given, [key.name for key in DATA_KEYS], where=where)
     if not given.get("train"):
         raise ConfigError(f"{where}: the key 'train' is missing.", why="It names the files to train on.")
-    return DataConfig(**{key.name: check_value(key, given.get(key.name), where=where) for key in DATA_KEYS})
+    values = {key.name: check_value(key, given.get(key.name), where=where) for key in DATA_KEYS}
+    return DataConfig(**values | {"columns": tuple(sorted(values["columns"].items()))})
 
 
 def with_cluster(resolved: Resolved, cluster: ClusterSpec) -> Resolved:

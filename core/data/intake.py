@@ -54,7 +54,11 @@ class Intake:
         self._names = [part.name for source in sources for part in source.parts]
         with StoreWriter(path) as self._writer:
             for batch in _batches(self._examples(sources)):
-                results = self.tokenizer.tokenize([example for *_, example in batch], self.data.train_on)
+                results = self.tokenizer.tokenize(
+                    [example for *_, example in batch],
+                    self.data.train_on,
+                    split_at=self.data.split_at if self.data.over_length == "split" else "",
+                )
                 for (part, line, shape, _), result in zip(batch, results):
                     self._take(part, line, shape, result)
                 if self.progress is not None:
@@ -88,7 +92,7 @@ class Intake:
         raise refusal(report, self._names, skip_is_on=self.data.on_bad_row == "skip")
 
     def _examples(self, sources: Sequence[Source]) -> Iterator[Waiting]:
-        first = 0
+        first, columns = 0, dict(self.data.columns)
         for source in sources:
             copies = source.draw(self.seed)
             if copies is not None and (wanted := int(copies.sum())) > len(copies):
@@ -106,7 +110,13 @@ class Intake:
                     self.tally.refuse(name, line, "unreadable", record.problem)
                     continue
                 try:
-                    shape, example = read_row(record.value, shape=self.data.shape, system=self.data.system)
+                    shape, example = read_row(
+                        record.value,
+                        shape=self.data.shape,
+                        system=self.data.system,
+                        columns=columns,
+                        same_role=self.data.same_role,
+                    )
                 except RowError as error:
                     self.tally.refuse(name, line, error.kind, str(error))
                     continue
@@ -133,7 +143,13 @@ class Intake:
             self.tally.refuse(name, line, "no target", "the tokenizer leaves no token of it")
             return
         fate, pieces = fit_length(
-            tokens, targets, max_length=self.max_length, policy=self.data.over_length, bos_id=self.tokenizer.bos_id
+            tokens,
+            targets,
+            max_length=self.max_length,
+            policy=self.data.over_length,
+            bos_id=self.tokenizer.bos_id,
+            borders=result.borders,
+            overlap=self.data.split_overlap,
         )
         useful = [piece for piece in pieces if piece[1][1:].any()]
         if fate != "dropped" and not useful:

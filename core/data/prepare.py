@@ -29,7 +29,7 @@ import numpy as np
 
 from core.data.holdout import hold_out
 from core.data.intake import Intake, Progress
-from core.data.shapes import known_shapes
+from core.data.shapes import known_columns, known_shapes
 from core.data.sources import Source, open_source
 from core.data.store import TokenStore
 from core.data.tokenizer import RowTokenizer, fingerprint, tokenizer_folder
@@ -64,7 +64,7 @@ def prepare(request: Request, progress: Progress | None = None) -> Prepared:
         EnvironmentProblem: a format or a hub needs a package that is not installed.
         DataRefused: rows that cannot be used, under on_bad_row "stop" or when none is left.
     """
-    _check_shape(request.data.shape)
+    check_settings(request.data, request.max_length)
     train = [open_source(spec) for spec in request.data.train]
     held_out = [open_source(spec) for spec in request.data.eval]
     folder = tokenizer_folder(request.model)
@@ -150,20 +150,35 @@ def _publish(work: Path, target: Path) -> None:
             raise
 
 
-def _check_shape(shape: str) -> None:
-    shapes = ["auto", *known_shapes()]
-    if shape not in shapes:
-        near = difflib.get_close_matches(shape, shapes, n=1)
+def check_settings(data: DataConfig, max_length: int) -> None:
+    """Raises: ConfigError for an unknown shape or column, or an overlap that leaves no room."""
+    _check_known("shape", data.shape, ["auto", *known_shapes()])
+    for ours, _ in data.columns:
+        _check_known("column", ours, list(known_columns()))
+    if not 1 <= data.split_overlap < max_length:
         raise ConfigError(
-            f"data: shape {shape!r} is not known.",
-            why=f"It can be {', '.join(shapes)}.",
+            f"data: split_overlap is {data.split_overlap}.",
+            why=f"A piece of max_length {max_length:,} repeats that many tokens of the one before.",
+            fix=f"Give 1 to {max_length - 1:,}; an eighth of max_length is usual.",
+        )
+
+
+def _check_known(what: str, name: str, known: list[str]) -> None:
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        raise ConfigError(
+            f"data: {what} {name!r} is not known.",
+            why=f"It can be {', '.join(known)}.",
             fix=f"Did you mean {near[0]!r}?" if near else "",
         )
 
 
 def request_from_json(values: Mapping[str, Any]) -> Request:
-    data = {name: tuple(value) if isinstance(value, list) else value for name, value in values["data"].items()}
-    return Request(**{**values, "data": DataConfig(**data)})
+    return Request(**{**values, "data": DataConfig(**{name: _tuples(value) for name, value in values["data"].items()})})
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def main() -> int:

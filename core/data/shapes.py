@@ -30,6 +30,7 @@ ROLES = {
     "chatgpt": "assistant", "function_call": "assistant",
     "tool": "tool", "function": "tool", "observation": "tool", "tool_response": "tool", "ipython": "tool",
 }  # fmt: skip
+JOINED = "neighbours of the same role joined"
 _KEPT_KEYS = ("reasoning_content", "reasoning", "thinking", "name", "tool_call_id")
 
 
@@ -73,13 +74,19 @@ def texts_of(example: Example) -> list[str]:
 
 
 def read_row(
-    value: Any, *, shape: str = "auto", system: str | None = None, columns: Mapping[str, str] | None = None
+    value: Any,
+    *,
+    shape: str = "auto",
+    system: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    same_role: str = "join",
 ) -> tuple[str, Example]:
     """(shape, example) of one row.
 
     Args:
         system: for conversations whose row brings no system prompt; the row's own wins, the template's comes last.
         columns: our key -> the name this data gives it, as in {"instruction": "frage", "output": "antwort"}.
+        same_role: "join" two neighbouring turns of one role into one, or "refuse" the row.
     Raises:
         RowError: with the reason in words.
     """
@@ -93,11 +100,20 @@ def read_row(
     if name is None:
         keys = ", ".join(map(repr, list(row)[:8])) or "no key"
         raise RowError("shape", f"no known shape: the row has {keys}")
-    return name, _SHAPES[name](row, system)
+    example = _SHAPES[name](row, system)
+    if same_role == "refuse" and JOINED in example.notes:
+        raise RowError("role", "two neighbouring turns have the same role")
+    return name, example
 
 
 def known_shapes() -> tuple[str, ...]:
     return tuple(_SHAPES)
+
+
+def known_columns() -> tuple[str, ...]:
+    """Our keys, to which a set's own names can be mapped."""
+    names = (*TURNS_KEYS, *QUERY_KEYS, *RESPONSE_KEYS, *TEXT_KEYS, "system", "history", "tools")
+    return tuple(dict.fromkeys(names))
 
 
 def detect_shape(row: Mapping[str, Any]) -> str | None:
@@ -281,7 +297,7 @@ def _conversation(messages: list[dict[str, Any]], system: str | None, tools: lis
         last = joined[-1] if joined else None
         if last is not None and _can_join(last, message):
             joined[-1] = {**last, "content": f"{last['content']}\n\n{message['content']}"}
-            notes["neighbours of the same role joined"] = None
+            notes[JOINED] = None
         else:
             joined.append(message)
     while joined and joined[-1]["role"] != "assistant":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ TOKENIZER_FILES = (
 class Tokenized:
     tokens: np.ndarray  # (n,) int32
     targets: np.ndarray  # (n,) bool: this token is to be predicted
+    borders: np.ndarray  # ascending token indices where a split may cut; empty unless asked for
     notes: tuple[str, ...] = ()
 
 
@@ -122,8 +124,10 @@ class RowTokenizer:
             )
         return self._chat
 
-    def tokenize(self, examples: Sequence[Example], train_on: str = "assistant") -> list[Tokenized | RowError]:
-        """Each example's tokens and targets, or why it has none."""
+    def tokenize(
+        self, examples: Sequence[Example], train_on: str = "assistant", *, split_at: str = ""
+    ) -> list[Tokenized | RowError]:
+        """Each example's tokens and targets, or why it has none. ``split_at``: text behind which borders are noted."""
         layouts = [self._layout(example, train_on) for example in examples]
         encoded: dict[int, Any] = {}
         for opens in (True, False):
@@ -136,7 +140,10 @@ class RowTokenizer:
         results: list[Tokenized | RowError] = []
         for at, layout in enumerate(layouts):
             try:
-                results.append(self._finish(layout, encoded.pop(at, None)) if isinstance(layout, _Layout) else layout)
+                if isinstance(layout, _Layout):
+                    results.append(self._finish(layout, encoded.pop(at, None), split_at))
+                else:
+                    results.append(layout)
             except RowError as error:
                 results.append(error)
         return results
@@ -154,37 +161,44 @@ class RowTokenizer:
             text, begin = example.prompt + example.completion, 0 if train_on == "all" else len(example.prompt)
         return _Layout(text=text, spans=((begin, len(text)),), opens=True, closes=True, notes=example.notes)
 
-    def _finish(self, layout: _Layout, encoding: Any) -> Tokenized:
+    def _finish(self, layout: _Layout, encoding: Any, split_at: str) -> Tokenized:
         begin, end = layout.spans[0] if layout.spans else (0, 0)
+        borders = np.empty(0, np.int64)
         if layout.opens and begin > 0 and self._joins_cleanly:
             tokens, targets = self._apart(layout.text[:begin], layout.text[begin:end])
         elif encoding is not None:
             tokens = np.array(encoding.ids, dtype=np.int32)
             targets = target_mask(encoding, layout.text, layout.spans)
+            borders = border_tokens(encoding, layout.text, split_at)
         else:
-            tokens, targets = self._long(layout)
+            tokens, targets, borders = self._long(layout, split_at)
         notes = layout.notes
         if len(tokens) > 1 and self.bos_id is not None and tokens[0] == tokens[1] == self.bos_id:
-            tokens, targets = tokens[1:], targets[1:]  # the text began with what the tokenizer adds
+            tokens, targets, borders = tokens[1:], targets[1:], borders - 1  # the text began with what is added
         if layout.closes and self.eos_id is None:
             notes = (*notes, "no end token appended (the tokenizer has none)")
         elif layout.closes:
             if len(tokens) == 0 or tokens[-1] != self.eos_id:
                 tokens, targets = np.append(tokens, np.int32(self.eos_id)), np.append(targets, True)
             targets[-1] = True
-        return Tokenized(tokens=tokens, targets=targets, notes=notes)
+        return Tokenized(tokens=tokens, targets=targets, borders=borders, notes=notes)
 
-    def _long(self, layout: _Layout) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens and targets of a text of any length, stretch by stretch."""
+    def _long(self, layout: _Layout, split_at: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Tokens, targets and borders of a text of any length, stretch by stretch."""
         head = self._opening if layout.opens else []
         tokens, targets = [np.array(head, dtype=np.int32)], [np.zeros(len(head), dtype=np.bool_)]
+        borders, count = [np.empty(0, np.int64)], len(head)
         for part in encode_long(self._backend, layout.text):
             inside = [(max(begin, part.start), min(end, part.end)) for begin, end in layout.spans]
             spans = [(begin - part.begin, end - part.begin) for begin, end in inside if begin < end]
-            mask = target_mask(part.encoding, layout.text[part.begin : part.end], spans)
+            text = layout.text[part.begin : part.end]
+            mask = target_mask(part.encoding, text, spans)
+            cuts = border_tokens(part.encoding, text, split_at)
+            borders.append(cuts[(cuts >= part.first) & (cuts < part.last)] - part.first + count)
+            count += part.last - part.first
             tokens.append(np.array(part.encoding.ids[part.first : part.last], dtype=np.int32))
             targets.append(mask[part.first : part.last])
-        return np.concatenate(tokens), np.concatenate(targets)
+        return np.concatenate(tokens), np.concatenate(targets), np.concatenate(borders)
 
     def _apart(self, prompt: str, completion: str) -> tuple[np.ndarray, np.ndarray]:
         """Prompt and completion tokenised apart, as at inference: no token then spans the seam."""
@@ -229,6 +243,15 @@ def target_mask(encoding: Any, text: str, spans: Sequence[Span]) -> np.ndarray:
             raise RowError("seam", f"one token holds words of an answer and {outside!r} around it")
         targets[first : last + 1] = True
     return targets
+
+
+def border_tokens(encoding: Any, text: str, split_at: str) -> np.ndarray:
+    """(m,) int64: the first token behind each ``split_at`` in the text; none when it is ""."""
+    if not split_at:
+        return np.empty(0, np.int64)
+    ends = [match.end() for match in re.finditer(re.escape(split_at), text)]
+    starts = np.array([start for start, _ in encoding.offsets], dtype=np.int64)
+    return np.unique(np.searchsorted(starts, ends))
 
 
 def _first_not_none(values: Any) -> int | None:

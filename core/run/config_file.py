@@ -61,7 +61,7 @@ def _to_plain(value: Any) -> Any:
     return value
 
 
-_PAIRS = frozenset({"knobs", "rope_scaling"})  # fields of type tuple[tuple[str, Any], ...]
+_PAIRS = frozenset({"knobs", "rope_scaling", "columns"})  # fields of type tuple[tuple[str, Any], ...]
 
 
 def _plain_field(value: Any, name: str) -> Any:

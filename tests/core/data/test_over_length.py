@@ -41,9 +41,35 @@ def test_truncating_on_the_left_keeps_a_begin_token() -> None:
     assert tokens.tolist() == [0, 6, 7, 8]
 
 
-@given(length=st.integers(1, 200), max_length=st.integers(2, 50))
-def test_split_predicts_every_token_once(length: int, max_length: int) -> None:
-    _, pieces = fit_length(*row(length), max_length=max_length, policy="split")
+@given(
+    length=st.integers(1, 200),
+    max_length=st.integers(2, 50),
+    overlap=st.integers(1, 49),
+    borders=st.sets(st.integers(1, 199)),
+)
+def test_split_predicts_every_token_once(length: int, max_length: int, overlap: int, borders: set[int]) -> None:
+    cuts = np.array(sorted(borders), dtype=np.int64)
+    _, pieces = fit_length(
+        *row(length), max_length=max_length, policy="split", borders=cuts, overlap=min(overlap, max_length - 1)
+    )
     assert all(len(tokens) <= max_length for tokens, _ in pieces)
-    predicted = [token for tokens, _ in pieces for token in tokens[1:].tolist()]  # a first token is never a target
+    # the store never takes a first token as a target
+    predicted = [token for tokens, targets in pieces for token in tokens[1:][targets[1:]].tolist()]
     assert predicted == list(range(1, length))
+
+
+def test_split_cuts_at_the_last_border_that_fits() -> None:
+    borders = np.array([3, 5, 11])
+    _, pieces = fit_length(*row(14), max_length=6, policy="split", borders=borders, overlap=2)
+    assert [tokens.tolist() for tokens, _ in pieces] == [
+        [0, 1, 2, 3, 4],
+        [3, 4, 5, 6, 7, 8],
+        [7, 8, 9, 10],
+        [9, 10, 11, 12, 13],
+    ]
+    assert [targets.tolist()[:2] for _, targets in pieces[1:]] == [[False, False]] * 3
+
+
+def test_an_overlap_as_long_as_the_piece_is_refused() -> None:
+    with pytest.raises(ValueError, match="an overlap of 6 tokens in pieces of 6"):
+        fit_length(*row(14), max_length=6, policy="split", overlap=6)

@@ -178,6 +178,35 @@ def test_remarks_say_what_is_never_reached_and_what_repeats(run: Any) -> None:
     assert any("takes 25 rows from 10: rows repeat" in remark for remark in repeated.report["train"]["remarks"])
 
 
+def test_long_documents_are_split_at_stated_borders(run: Any, tmp_path: Path, chatml: Any) -> None:
+    path = tmp_path / "book.md"
+    chapter = "# Chapter\n\n" + "The clerk wrote another line about grain. " * 3 + "\n\n"
+    path.write_text(chapter * 9)
+    prepared = run(path, max_length=120, over_length="split", split_at="\n\n", split_overlap=8)
+    texts = texts_of(prepared.train_store, chatml)
+    assert len(texts) > 2
+    assert all(text.endswith("\n\n") for text in texts[:-1])
+    store = TokenStore(prepared.train_store)
+    assert store.num_targets == prepared.report["train"]["tokens"]["read"] - 1  # every token once, but the first
+    with pytest.raises(ConfigError, match="split_overlap is 100"):
+        run(path, max_length=100, over_length="split", split_overlap=100)
+
+
+def test_columns_and_roles_by_option(run: Any, tmp_path: Path, chatml: Any) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"frage": "q?", "antwort": "a."}) + "\n")
+    named = run(path, columns=(("query", "frage"), ("response", "antwort")))
+    assert texts_of(named.train_store, chatml) == [
+        "<|im_start|>user\nq?<|im_end|>\n<|im_start|>assistant\na.<|im_end|>\n"
+    ]
+    with pytest.raises(DataRefused, match="the row has 'frage', 'antwort'"):
+        run(path)
+    with pytest.raises(ConfigError, match=r"column 'quer' is not known.*Did you mean 'query'"):
+        run(path, columns=(("quer", "frage"),))
+    with pytest.raises(DataRefused, match="two neighbouring turns have the same role"):
+        run("k04_role_orders.jsonl", same_role="refuse", max_length=128)
+
+
 def test_no_row_at_all_is_an_error(run: Any, tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("\n\n")
     with pytest.raises(ConfigError, match="The data set is empty"):
