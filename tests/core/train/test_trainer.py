@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from core.data.store import TokenStore
-from core.train import saver, trainer
+from core.train import evaluate, saver, trainer
 from core.train.checkpoint import newest_valid
 from core.train.schedule import learning_rate_factor
 from core.train.trainer import NonFinite
@@ -224,6 +224,24 @@ def test_held_out_loss_is_that_of_the_loaded_checkpoint_in_peft(tiny_model_dir, 
     assert channel.of("evaluation")[0]["num_targets"] == num_targets
     adapted = PeftModel.from_pretrained(base, directory.checkpoints / "step-6")
     assert channel.of("evaluation")[-1]["loss"] == pytest.approx(plain_eval_loss(adapted, store)[0], rel=1e-5)
+
+
+def test_more_rows_in_an_evaluation_batch_give_the_same_loss_in_fewer_forwards(tiny_model_dir, tmp_path, monkeypatch):
+    forward, losses, forwards = evaluate.forward_loss, [], []
+    for batch in (1, 4):
+        seen = []
+        monkeypatch.setattr(
+            evaluate, "forward_loss", lambda setup, shard, seen=seen: (seen.append(1), forward(setup, shard))[1]
+        )
+        directory = make_run(
+            tmp_path, tiny_model_dir, max_steps=1, eval_lengths=(12, 5, 30, 9, 21), per_device_eval_batch_size=batch,
+            name=f"batch{batch}",
+        )  # fmt: skip
+        _, channel, _ = train(directory)
+        losses.append(channel.of("evaluation")[0]["loss"])
+        forwards.append(len(seen))
+    assert forwards == [10, 4]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
 def test_evaluating_changes_nothing_in_the_training_with_dropout(tiny_model_dir, tmp_path):
