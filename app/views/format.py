@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass
 
 KIB = 1024
 MIB = 1024**2
@@ -27,6 +28,24 @@ def format_bytes(num_bytes: float) -> str:
 def format_gib(num_bytes: float) -> str:
     """A bare number of GiB for columns whose head names the unit: ``14.20``."""
     return f"{num_bytes / GIB:.2f}"
+
+
+@dataclass(frozen=True, slots=True)
+class ByteUnit:
+    """One unit for a whole column, so that its numbers compare at a glance."""
+
+    name: str
+    scale: int
+    digits: int
+
+    def format(self, num_bytes: float) -> str:
+        """The bare number; the head of the column names the unit."""
+        return f"{num_bytes / self.scale:,.{self.digits}f}"
+
+
+def column_unit(largest_bytes: float) -> ByteUnit:
+    """GiB with two decimals, or MiB where the largest number is below 4 GiB (a small model, a CPU process)."""
+    return ByteUnit("GiB", GIB, 2) if largest_bytes >= 4 * GIB else ByteUnit("MiB", MIB, 0)
 
 
 def format_signed_bytes(num_bytes: float) -> str:

@@ -235,7 +235,8 @@ def failure_text(state: RunState, postmortem: Mapping[str, Any] | None = None, *
     view = status_view(state)
     known = postmortem or {}
     rank = f", rank {known['rank']}" if known.get("rank") is not None else ""
-    lines = [f"{view.word}: {view.detail}{rank}, step {state.step:,} of {state.total_steps:,}"]
+    step = f"step {state.step:,} of {state.total_steps:,}" if state.total_steps else "before the first step"
+    lines = [f"{view.word}: {view.detail}{rank}, {step}"]
     if state.failure_message:
         lines += ["", *_wrapped(state.failure_message, width)]
     peaks = [_peak_words(peak) for peak in known.get("peaks") or ()]

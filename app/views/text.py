@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from app.views.footprint import bar_cells, bar_scale
-from app.views.format import format_bytes, format_gib, format_share, format_short_count
+from app.views.format import column_unit, format_bytes, format_share, format_short_count
 from app.views.parts import PART_STYLES
 from app.views.plan_view import (
     alternative_rows,
@@ -85,28 +85,30 @@ def _distinct(prints: tuple) -> tuple:
 
 def _parts(plan: Plan, ascii_only: bool) -> str:
     gpu = plan.worst_gpu
-    lines = [f"    {'at the peak':<16}{'GiB':>9}{'share':>8}  {'basis':<9} mostly"]
+    unit = column_unit(gpu.used_bytes)
+    lines = [f"    {'at the peak':<16}{unit.name:>9}{'share':>8}  {'basis':<9} mostly"]
     for row in part_rows(gpu):
         mark = row.letter if ascii_only else row.fill
-        lines.append(
-            f"  {mark} {row.label:<16}{format_gib(row.bytes):>9}{format_share(row.share):>8}  {row.basis:<9} {row.note}"
-        )
+        size, share = unit.format(row.bytes), format_share(row.share)
+        lines.append(f"  {mark} {row.label:<16}{size:>9}{share:>8}  {row.basis:<9} {row.note}")
     for name, size in readings(gpu):
-        lines.append(f"    {name:<16}{format_gib(size):>9}")
+        lines.append(f"    {name:<16}{unit.format(size):>9}")
     return "\n".join(lines)
 
 
 def _instants(plan: Plan) -> str:
-    lines = [f"    {'allocated at':<28}{'GiB':>9}"]
+    unit = column_unit(plan.worst_gpu.used_bytes)
+    lines = [f"    {'allocated at':<28}{unit.name:>9}"]
     for row in instant_rows(plan.worst_gpu):
-        lines.append(f"    {row.label:<28}{format_gib(row.bytes):>9}{'  <- peak' if row.is_peak else ''}")
+        lines.append(f"    {row.label:<28}{unit.format(row.bytes):>9}{'  <- peak' if row.is_peak else ''}")
     return "\n".join(lines)
 
 
 def _terms(plan: Plan, width: int) -> str:
+    unit = column_unit(plan.worst_gpu.used_bytes)
     lines = ["Terms at the peak"]
     for row in term_rows(plan.worst_gpu):
-        lines.append(f"  {format_gib(row.bytes):>8} GiB  {row.basis:<9} {row.label} ({row.part})")
+        lines.append(f"  {unit.format(row.bytes):>8} {unit.name}  {row.basis:<9} {row.label} ({row.part})")
         lines += textwrap.wrap(f"= {row.formula}", width, initial_indent=" " * 15, subsequent_indent=" " * 17)
         if row.source:
             lines += textwrap.wrap(row.source, width, initial_indent=" " * 15, subsequent_indent=" " * 15)
@@ -134,10 +136,11 @@ def _alternatives(plan: Plan, width: int) -> str:
     rows = alternative_rows(plan)
     if not rows:
         return ""
-    lines = ["Recommended, fastest first", f"  {'#':>2} {'GiB':>8}  {'verdict':<10} {'speed':>7}  combination"]
+    unit = column_unit(max(row.used_bytes for row in rows))
+    lines = ["Recommended, fastest first", f"  {'#':>2} {unit.name:>8}  {'verdict':<10} {'speed':>7}  combination"]
     for row in rows:
         lines.append(
-            f"  {row.rank:>2} {format_gib(row.used_bytes):>8}  {row.verdict:<10} {row.speed:>7}  {row.combination}"
+            f"  {row.rank:>2} {unit.format(row.used_bytes):>8}  {row.verdict:<10} {row.speed:>7}  {row.combination}"
         )
         detail = f"{row.changes_words}. {row.why}" if row.why else row.changes_words
         lines += textwrap.wrap(detail, width, initial_indent=" " * 34, subsequent_indent=" " * 34)

@@ -25,8 +25,6 @@ from app.tui.widgets.narrow import PaneTabs
 from app.tui.widgets.plain import Plain, visible
 from app.tui.widgets.progress_line import ProgressLine
 from app.tui.widgets.top_bar import TopBar
-from app.views.format import format_bytes, format_gib
-from app.views.memory_view import gpu_words, instant_memory_rows, memory_rows
 from app.views.parts import combination_words
 from app.views.run_view import event_lines, failure_text, loss_note, progress_view, rate_rows, status_view
 from planner.errors import LongfitError
@@ -66,6 +64,7 @@ class RunScreen(Screen[None]):
         self._exit_when_final = exit_when_final
         self._is_polling = False
         self._was_final = False
+        self._num_event_lines = 0
 
     def compose(self) -> ComposeResult:
         yield TopBar("run")
@@ -86,7 +85,7 @@ class RunScreen(Screen[None]):
                 yield Plain(id="events-text")
             with VerticalScroll(id="settings", can_focus=True) as settings:
                 settings.border_title = "Settings of this run"
-                yield Plain(id="settings-text")
+                yield Plain(self._settings_text(), id="settings-text")
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
@@ -125,7 +124,7 @@ class RunScreen(Screen[None]):
         self.query_one(ProgressLine).show(progress.fraction)
         with self.app.batch_update():
             self._draw_loss()
-            self._draw_memory()
+            self.query_one(MemoryPanel).show(feed.memory, feed.plan)
             self._draw_lower()
         if status.is_final and not self._was_final and self._exit_when_final:
             self.set_timer(POLL_SECONDS, self.app.exit)
@@ -146,37 +145,18 @@ class RunScreen(Screen[None]):
         if failure:
             self.query_one("#failure-text", Plain).update("\n".join(map(visible, failure.splitlines())))
 
-    def _draw_memory(self) -> None:
-        feed = self.feed
-        rows = memory_rows(feed.memory, feed.plan)
-        gpus = feed.plan.get("gpus") or [None]
-        extra: list[str] = []
-        if rows:
-            worst = max(rows, key=lambda row: row.peak_bytes)
-            planned = gpus[worst.rank] if worst.rank < len(gpus) else None
-            memory = feed.memory.ranks.get(worst.rank)
-            found = instant_memory_rows(memory, planned) if memory is not None else ()
-            if found:
-                extra += ["", f"rank {worst.rank}, each instant"]
-            for row in found:
-                measured, plan = format_gib(row.measured_bytes), format_gib(row.planned_bytes)
-                extra.append(f"{row.instant:<10}{measured:>6}{plan:>7} {row.deviation:>7}")
-        if feed.memory.gpus or feed.memory.host_available_bytes is not None:
-            extra += ["", *gpu_words(feed.memory)]
-        if feed.memory.host_available_bytes is not None:
-            extra.append(f"host memory free {format_bytes(feed.memory.host_available_bytes)}")
-        self.query_one(MemoryPanel).show(rows, tuple(extra))
-
     def _draw_lower(self) -> None:
         self.query_one(LogView).grown()
         lines = event_lines(self.feed.events)
-        self.query_one("#events-text", Plain).update("\n".join(map(visible, reversed(lines))))
-        config = self.feed.config
-        self.query_one("#settings-text", Plain).update(
-            f"{config.name}: {config.model}, length {config.max_length:,}\n"
-            f"{combination_words(config.optimizations)}\n\n"
-            f"folder   {self.feed.run.path}\ncommand  {self.feed.run.command}\n\n"
-            f"{self.feed.run.config.read_text('utf-8')}"
+        if len(lines) != self._num_event_lines:
+            self._num_event_lines = len(lines)
+            self.query_one("#events-text", Plain).update("\n".join(map(visible, reversed(lines))))
+
+    def _settings_text(self) -> str:
+        run, config = self.feed.run, self.feed.config
+        return (
+            f"{config.name}: {config.model}, length {config.max_length:,}\n{combination_words(config.optimizations)}\n\n"
+            f"folder   {run.path}\ncommand  {run.command}\n\n{run.config.read_text('utf-8')}"
         )
 
     # --- actions -------------------------------------------------------------------------------------------------

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from app.tui.widgets.plain_table import PlainTable
-from app.views.format import format_gib, format_tokens_per_second
+from app.views.format import format_bytes, format_tokens_per_second
 from app.views.parts import VERDICT_WORDS
 from app.views.plan_view import AlternativeRow, alternative_rows, combination_of
 from planner.types import Alternative, Plan
 
-COLUMNS = ("rank", "gib", "verdict", "speed", "change", "why")
+COLUMNS = ("rank", "used", "verdict", "speed", "change", "why")
 NOW = "now"
 
 
@@ -16,7 +16,7 @@ class AlternativesTable(PlainTable):
     """``show_current`` draws at once, ``show_found`` when the search is done."""
 
     def __init__(self) -> None:
-        super().__init__(COLUMNS, id="alternatives", title="Recommended", heads={"rank": "#", "gib": "   GiB"})
+        super().__init__(COLUMNS, id="alternatives", title="Recommended", heads={"rank": "#", "used": "    used"})
         self.found: tuple[AlternativeRow, ...] = ()
 
     def show_current(self, plan: Plan) -> None:
@@ -39,9 +39,16 @@ class AlternativesTable(PlainTable):
 
 
 def _current(plan: Plan) -> tuple[str, ...]:
-    gib, rate = format_gib(plan.worst_gpu.used_bytes), format_tokens_per_second(plan.tokens_per_second)
-    return (NOW, f"{gib:>6}", VERDICT_WORDS[plan.verdict], "1.00x", combination_of(plan), rate)
+    rate = format_tokens_per_second(plan.tokens_per_second)
+    return (
+        NOW,
+        f"{format_bytes(plan.worst_gpu.used_bytes):>8}",
+        VERDICT_WORDS[plan.verdict],
+        "1.00x",
+        combination_of(plan),
+        rate,
+    )
 
 
 def _texts(row: AlternativeRow) -> tuple[str, ...]:
-    return (str(row.rank), f"{format_gib(row.used_bytes):>6}", row.verdict, row.speed, row.difference, row.why)
+    return (str(row.rank), f"{format_bytes(row.used_bytes):>8}", row.verdict, row.speed, row.difference, row.why)

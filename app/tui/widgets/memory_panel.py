@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from rich.segment import Segment
 from rich.style import Style
 from textual.app import ComposeResult
@@ -10,8 +13,8 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from app.tui.widgets.plain import Plain
-from app.views.format import format_bytes, format_gib
-from app.views.memory_view import MemoryRow
+from app.views.format import ByteUnit, column_unit, format_bytes
+from app.views.memory_view import MemoryHistory, MemoryRow, gpu_words, instant_memory_rows, memory_rows
 
 
 class MemoryBar(Widget):
@@ -68,7 +71,7 @@ def memory_cells(row: MemoryRow, *, scale_bytes: int, width: int, ascii_only: bo
 
 
 class MemoryPanel(VerticalScroll, can_focus=True):
-    """``show`` draws the rows; ``extra`` are lines below them (instants, GPUs, host)."""
+    """``show`` draws a history against the content of plan.json: ranks, the instants of the worst, GPUs, the host."""
 
     def __init__(self) -> None:
         super().__init__(id="memory")
@@ -78,12 +81,34 @@ class MemoryPanel(VerticalScroll, can_focus=True):
         yield MemoryBar()
         yield Plain(id="memory-numbers")
 
-    def show(self, rows: tuple[MemoryRow, ...], extra: tuple[str, ...] = ()) -> None:
+    def show(self, history: MemoryHistory, plan: Mapping[str, Any]) -> None:
+        rows = memory_rows(history, plan)
         self.query_one(MemoryBar).show(rows)
-        lines = [f"GiB{'peak':>7}{'plan':>7}"]
+        unit = column_unit(_scale(rows))
+        lines = [f"{unit.name}{'peak':>6}{'plan':>7}"]
         for row in rows:
-            peak, plan = format_gib(row.peak_bytes), format_gib(row.planned_peak_bytes)
-            lines.append(f"{row.rank:>3}{peak:>7}{plan:>7} {row.deviation:>7} {row.peak_instant}")
+            peak, planned = unit.format(row.peak_bytes), unit.format(row.planned_peak_bytes)
+            lines.append(f"{row.rank:>2}{peak:>7}{planned:>7} {row.deviation:>7} {row.peak_instant}")
             if row.remark:
                 lines.append(f"  ! {row.remark}")
-        self.query_one("#memory-numbers", Plain).update("\n".join([*lines, *extra]))
+        lines += _instant_lines(rows, history, plan, unit)
+        lines += ["", *gpu_words(history)]
+        if history.host_available_bytes is not None:
+            lines.append(f"host memory free {format_bytes(history.host_available_bytes)}")
+        self.query_one("#memory-numbers", Plain).update("\n".join(lines))
+
+
+def _instant_lines(
+    rows: tuple[MemoryRow, ...], history: MemoryHistory, plan: Mapping[str, Any], unit: ByteUnit
+) -> list[str]:
+    """Each instant of the rank that holds most."""
+    worst = max(rows, key=lambda row: row.peak_bytes, default=None)
+    if worst is None or worst.rank not in history.ranks:
+        return []
+    gpus = plan.get("gpus") or ()
+    planned = gpus[worst.rank] if worst.rank < len(gpus) else None
+    lines = ["", f"rank {worst.rank}, at each instant"]
+    for row in instant_memory_rows(history.ranks[worst.rank], planned):
+        measured, expected = unit.format(row.measured_bytes), unit.format(row.planned_bytes)
+        lines.append(f"{row.instant:<10}{measured:>7}{expected:>7} {row.deviation:>7}")
+    return lines

@@ -11,7 +11,7 @@ from app.tui.widgets.footprint_bar import FootprintBars
 from app.tui.widgets.plain import Plain
 from app.tui.widgets.plain_table import PlainTable
 from app.views.footprint import footprint_of
-from app.views.format import format_bytes, format_gib
+from app.views.format import ByteUnit, column_unit, format_bytes
 from app.views.plan_view import (
     PartRow,
     batch_words,
@@ -41,7 +41,9 @@ class PlanPanel(VerticalScroll, can_focus=False):
         yield FootprintBars(id="bars")
         yield Plain(id="verdict")
         yield PlainTable(
-            ("part", "gib", "basis", "note"), id="parts", heads={"part": "  part", "gib": "   GiB", "note": "mostly"}
+            ("part", "bytes", "basis", "note"),
+            id="parts",
+            heads={"part": "  part", "bytes": "   size", "note": "mostly"},
         )
         yield Plain(id="details")
 
@@ -54,15 +56,18 @@ class PlanPanel(VerticalScroll, can_focus=False):
         verdict = self.query_one("#verdict", Plain)
         verdict.update(Content.assemble((f"{view.word}: ", "bold"), view.sentence))
         verdict.set_classes(f"-{view.color_role}")
-        self.border_title = Content(f"Memory at the peak, {device_word(plan)} {gpu.index}")
+        unit = column_unit(gpu.used_bytes).name
+        self.border_title = Content(f"{unit} at the peak, {device_word(plan)} {gpu.index}")
         self.border_subtitle = Content(peak_words(plan))
         self._show_parts(plan)
         self.query_one("#details", Plain).update(_details(plan, pinned))
 
     def _show_parts(self, plan: Plan) -> None:
         ascii_only = bool(getattr(self.app, "ascii_only", False))
-        rows = part_rows(plan.worst_gpu)
-        self.query_one(PlainTable).show_rows((row.label, _part_texts(row, ascii_only)) for row in rows)
+        unit = column_unit(plan.worst_gpu.used_bytes)
+        self.query_one(PlainTable).show_rows(
+            (row.label, _part_texts(row, unit, ascii_only)) for row in part_rows(plan.worst_gpu)
+        )
 
     @property
     def selected_part(self) -> str | None:
@@ -75,24 +80,25 @@ class PlanPanel(VerticalScroll, can_focus=False):
         verdict.set_classes("-error")
 
 
-def _part_texts(row: PartRow, ascii_only: bool) -> tuple[str | Text, ...]:
+def _part_texts(row: PartRow, unit: ByteUnit, ascii_only: bool) -> tuple[str | Text, ...]:
     label = Text(f"{row.letter if ascii_only else row.fill} {row.label}")
     label.stylize(row.color, 0, 1)
-    return (label, f"{format_gib(row.bytes):>6}", row.basis, row.note)
+    return (label, f"{unit.format(row.bytes):>7}", row.basis, row.note)
 
 
 def _details(plan: Plan, pinned: Plan | None) -> Content:
     """Everything below the parts, as blocks of lines."""
     gpu = plan.worst_gpu
+    unit = column_unit(gpu.used_bytes)
     blocks: list[list[str]] = []
     if pinned is not None:
         blocks.append([f"{difference_words(pinned, plan)}: {combination_of(pinned)}"])
     blocks.append([f"{severity}: {words}" for severity, words in issue_lines(plan.issues)])
     blocks.append([f"{name} {format_bytes(size)}" for name, size in readings(gpu)])
     blocks.append(
-        ["allocated at each instant"]
+        [f"allocated at each instant, {unit.name}"]
         + [
-            f"  {row.label:<28}{format_gib(row.bytes):>7}{'  <- peak' if row.is_peak else ''}"
+            f"  {row.label:<28}{unit.format(row.bytes):>7}{'  <- peak' if row.is_peak else ''}"
             for row in instant_rows(gpu)
         ]
     )

@@ -27,6 +27,12 @@ def test_bytes_are_shown_in_binary_units_with_three_digits(num_bytes, words):
     assert f.format_bytes(num_bytes) == words
 
 
+def test_a_column_has_one_unit_chosen_by_its_largest_number():
+    gib, mib = f.column_unit(20 * f.GIB), f.column_unit(3.9 * f.GIB)
+    assert (gib.name, gib.format(14.2 * f.GIB), gib.format(0.304 * f.GIB)) == ("GiB", "14.20", "0.30")
+    assert (mib.name, mib.format(3.9 * f.GIB), mib.format(69.4 * f.MIB)) == ("MiB", "3,994", "69")
+
+
 def test_signed_bytes_always_carry_their_sign():
     assert f.format_signed_bytes(1024**3) == "+1.00 GiB"
     assert f.format_signed_bytes(-(1024**3)) == "-1.00 GiB"
