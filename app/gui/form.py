@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from app.gui.confine import confined_path
+from app.services.draft import DEGREE_KEYS, METHODS, Draft, is_on
 from app.services.preset_keys import DATA_KEYS, RUN_KEYS, PresetKey, optimization_keys
 from app.services.yaml_text import load_yaml
-from app.tui.draft import DEGREE_KEYS, METHODS, Draft, is_on
 from app.views.parts import value_words
 from planner.errors import ConfigError
 from planner.optimization import Registry

@@ -15,11 +15,11 @@ from urllib.parse import parse_qs, urlencode
 from app.gui import plan_html
 from app.gui.form import Field, draft_of, form_fields, form_of
 from app.gui.messages import error_html
+from app.services.draft import Draft
 from app.services.hardware import find_gpu, parse_cluster
 from app.services.planning import longest_length_for, plan_resolved, recommend_for
 from app.services.presets import load_preset, parse_override, preset_names
 from app.services.resolve import Resolved, resolve
-from app.tui.draft import Draft
 from app.views.parts import value_words
 from app.views.plan_view import AlternativeRow, alternative_rows, cluster_words, command_text
 from core.optimizations import REGISTRY

@@ -13,7 +13,7 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from app.tui.draft import Draft
+from app.services.draft import Draft
 from app.tui.screens.dialogs import TextScreen
 from app.tui.screens.plan import PlanScreen
 from app.tui.screens.presets import PresetsScreen

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from app.services.draft import AS_PRESET, METHODS, Draft, is_on, knobs_of
 from app.services.preset_keys import DATA_KEYS, RUN_KEYS, PresetKey, check_value, optimization_keys
 from app.services.yaml_text import load_yaml
-from app.tui.draft import AS_PRESET, METHODS, Draft, is_on, knobs_of
 from app.views.parts import value_words
 from core.optimizations import REGISTRY
 from planner.errors import ConfigError

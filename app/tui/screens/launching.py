@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from textual.message import Message
 
-from app.tui.draft import Draft
+from app.services.draft import Draft
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen
 from app.views.plan_view import cluster_words, combination_of, command_text, issue_lines, speed_words, verdict_view
 from planner.errors import LongfitError

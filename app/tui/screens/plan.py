@@ -13,7 +13,7 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer
 
-from app.tui.draft import AS_PRESET, Draft
+from app.services.draft import AS_PRESET, Draft
 from app.tui.fields import field_of_error, field_text
 from app.tui.screens.dialogs import AskScreen, PickerScreen, TextScreen
 from app.tui.screens.launching import Launched, start_launch

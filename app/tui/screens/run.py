@@ -155,7 +155,8 @@ class RunScreen(Screen[None]):
     def _settings_text(self) -> str:
         run, config = self.feed.run, self.feed.config
         return (
-            f"{config.name}: {config.model}, length {config.max_length:,}\n{combination_words(config.optimizations)}\n\n"
+            f"{config.name}: {config.model}, length {config.max_length:,}\n"
+            f"{combination_words(config.optimizations)}\n\n"
             f"folder   {run.path}\ncommand  {run.command}\n\n{run.config.read_text('utf-8')}"
         )
 

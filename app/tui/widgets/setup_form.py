@@ -12,7 +12,7 @@ from textual.containers import VerticalScroll
 from textual.message import Message
 from textual.widget import Widget
 
-from app.tui.draft import Draft
+from app.services.draft import Draft
 from app.tui.fields import FieldSpec, field_choices, field_is_active, field_text, form_fields
 from app.tui.widgets.fields import FieldRow
 from app.tui.widgets.plain import Plain

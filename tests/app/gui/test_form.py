@@ -10,8 +10,8 @@ import pytest
 
 from app.gui.confine import confined_path
 from app.gui.form import draft_of, form_fields, form_of
+from app.services.draft import Draft
 from app.services.presets import list_presets, merge_overrides
-from app.tui.draft import Draft
 from core.optimizations import REGISTRY
 from planner.errors import ConfigError
 from planner.types import Preset

@@ -77,7 +77,7 @@ async def test_what_cannot_be_is_said_beside_its_field():
 
 @pytest.mark.parametrize("preset", Services().presets(), ids=lambda preset: preset.name)
 def test_every_field_of_every_preset_can_be_read_and_written_back_unchanged(preset):
-    from app.tui.draft import Draft
+    from app.services.draft import Draft
 
     draft = Draft.of(preset)
     for spec in form_fields():

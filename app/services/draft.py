@@ -1,4 +1,4 @@
-"""A preset being edited: immutable, so that undo, what-if and comparison are plain values. Held by the Plan screen."""
+"""A preset being edited: immutable, so that undo, what-if and comparison are plain values. Held by every face."""
 
 from __future__ import annotations
 

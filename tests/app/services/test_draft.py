@@ -1,10 +1,10 @@
-"""app/tui/draft.py: edits of a preset as values, and the shortest overrides that say them."""
+"""app/services/draft.py: edits of a preset as values, and the shortest overrides that say them."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.services.draft import Draft, overrides_between
 from app.services.presets import merge_overrides
-from app.tui.draft import Draft, overrides_between
 from planner.types import Preset
 
 PRESET = Preset(
