@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from core.data.order import shuffled
-from core.data.pack import pack_lengths
+from core.data.pack import Packs, pack_lengths
 from core.data.row import IGNORE_INDEX, Row
 from core.data.store import TokenStore
 
@@ -54,32 +54,32 @@ class BatchPlan:
         self.seed = seed
         self.shuffle = shuffle
         self._lengths = store.lengths
-        self._units: tuple[int, list[tuple[int, ...]]] | None = None  # the epoch asked for last, and its order
-
-    def units(self, epoch: int) -> list[tuple[int, ...]]:
-        """Sample ids of each unit in the order of this epoch, over all ranks."""
-        if self._units is None or self._units[0] != epoch:
-            if self.packing:
-                seed = f"{self.seed} {epoch}" if self.shuffle else 0
-                units = pack_lengths(self._lengths, self.capacity, seed)
-            else:
-                units = [(index,) for index in range(len(self.store))]
-            if self.shuffle:
-                units = [units[at] for at in shuffled(len(units), self.seed, epoch, "epoch").tolist()]
-            self._units = (epoch, units)
-        return self._units[1]
+        self._order: tuple[int, np.ndarray, Packs | None] | None = None  # of the epoch asked for last
 
     def num_micro_batches(self, epoch: int = 0) -> int:
         """The same for every data rank and, since packing depends on lengths only, for every epoch."""
-        return -(-len(self.units(epoch)) // (self.units_per_batch * self.data_world))
+        order, _ = self._units(epoch)
+        return -(-len(order) // (self.units_per_batch * self.data_world))
 
     def sample_ids(self, epoch: int, index: int) -> tuple[int, ...]:
         """Samples of micro-batch ``index`` of this rank, in row order; () for an empty row."""
         if not 0 <= index < self.num_micro_batches(epoch):
             raise IndexError(f"micro-batch {index} of {self.num_micro_batches(epoch)} in epoch {epoch}")
+        order, packs = self._units(epoch)
         span = self.units_per_batch * self.data_world
-        mine = self.units(epoch)[index * span + self.data_rank : (index + 1) * span : self.data_world]
-        return tuple(sample for unit in mine for sample in unit)
+        mine = order[index * span + self.data_rank : (index + 1) * span : self.data_world].tolist()
+        return tuple(mine) if packs is None else tuple(sample for unit in mine for sample in packs[unit])
+
+    def _units(self, epoch: int) -> tuple[np.ndarray, Packs | None]:
+        """The units of all ranks in the order of this epoch; None for packs: a unit is a sample."""
+        if self._order is None or self._order[0] != epoch:
+            packs = None
+            if self.packing:
+                packs = pack_lengths(self._lengths, self.capacity, f"{self.seed} {epoch}" if self.shuffle else 0)
+            count = len(self.store) if packs is None else len(packs)
+            order = shuffled(count, self.seed, epoch, "epoch") if self.shuffle else np.arange(count)
+            self._order = (epoch, order, packs)
+        return self._order[1:]
 
     def row(self, epoch: int, index: int) -> Row:
         """Micro-batch ``index`` of this rank as one row."""

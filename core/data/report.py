@@ -42,7 +42,7 @@ class Tally:
     files: dict[str, Counter[str]] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     tokens_read: int = 0
-    lengths: array[int] = field(default_factory=lambda: array("q"))  # of rows, before the over-length policy
+    lengths: array[int] = field(default_factory=lambda: array("i"))  # of rows, before the over-length policy
     longest: tuple[int, str] = (0, "")
 
     def saw(self, file: str) -> None:

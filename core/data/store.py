@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
@@ -25,6 +24,7 @@ import numpy as np
 from planner.errors import ConfigError
 
 SCHEMA = 1
+_ARRAYS = ("tokens", "targets", "offsets", "counts", "origins")
 
 
 class TokenStore:
@@ -94,31 +94,26 @@ class StoreWriter:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._folder = Path(tempfile.mkdtemp(prefix=f".{self.path.name}-", dir=self.path.parent))
-        self._tokens = (self._folder / "tokens.bin").open("wb")
-        self._targets = (self._folder / "targets.bin").open("wb")
-        self._offsets = array("q", [0])
-        self._counts = array("i")
-        self._origins = array("q")
+        self._files = {name: (self._folder / f"{name}.bin").open("wb") for name in _ARRAYS}
+        self._files["offsets"].write(np.zeros(1, np.int64).tobytes())
+        self.num_samples = self.num_tokens = self.num_targets = 0
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._tokens.close()
-        self._targets.close()
+        for file in self._files.values():
+            file.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def __len__(self) -> int:
-        return len(self._counts)
+        return self.num_samples
 
     @property
     def lengths(self) -> np.ndarray:
         """Tokens of each sample so far, (num_samples,) int64."""
-        return np.diff(np.array(self._offsets, dtype=np.int64))
-
-    @property
-    def num_targets(self) -> int:
-        return sum(self._counts)
+        self._files["offsets"].flush()
+        return np.diff(np.fromfile(self._folder / "offsets.bin", dtype=np.int64))
 
     def add(self, tokens: np.ndarray, targets: np.ndarray, *, source: int = 0, line: int = 0) -> None:
         """Append one sample: tokens (n,) integers below 2^31, targets (n,) bool, n >= 1.
@@ -129,21 +124,23 @@ class StoreWriter:
             raise ValueError(f"a sample needs tokens and as many targets, got {len(tokens)} and {len(targets)}")
         flags = np.array(targets, dtype=np.bool_)
         flags[0] = False
-        self._tokens.write(np.ascontiguousarray(tokens, dtype=np.int32).tobytes())
-        self._targets.write(flags.tobytes())
-        self._offsets.append(self._offsets[-1] + len(flags))
-        self._counts.append(int(flags.sum()))
-        self._origins.extend((source, line))
+        count = int(flags.sum())
+        self.num_samples += 1
+        self.num_tokens += len(flags)
+        self.num_targets += count
+        self._files["tokens"].write(np.ascontiguousarray(tokens, dtype=np.int32).tobytes())
+        self._files["targets"].write(flags.tobytes())
+        self._files["offsets"].write(self.num_tokens.to_bytes(8, "little"))
+        self._files["counts"].write(count.to_bytes(4, "little"))
+        self._files["origins"].write(source.to_bytes(8, "little") + line.to_bytes(8, "little"))
 
     def finish(self, sources: Sequence[str] = ("",)) -> TokenStore:
-        self._tokens.close()
-        self._targets.close()
-        for stem, values in (("offsets", self._offsets), ("counts", self._counts), ("origins", self._origins)):
-            (self._folder / f"{stem}.bin").write_bytes(values.tobytes())
+        for file in self._files.values():
+            file.close()
         facts = {
             "schema": SCHEMA,
-            "num_samples": len(self._counts),
-            "num_tokens": self._offsets[-1],
+            "num_samples": self.num_samples,
+            "num_tokens": self.num_tokens,
             "num_targets": self.num_targets,
             "sources": list(sources),
         }
