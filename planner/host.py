@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planner.account import Account
+from planner.parts.offload import offloaded_host_bytes
 from planner.types import DTYPE_BYTES
 
 MIB = 1024**2
@@ -17,7 +18,7 @@ def host_bytes(result: Account, used_bytes: int) -> int:
     if ctx.cluster.gpu.kind == "cpu":
         return processes * used_bytes
     weights = DTYPE_BYTES[ctx.config.dtype] * ctx.model.num_parameters
-    return processes * (PROCESS_BYTES + weights)
+    return processes * (PROCESS_BYTES + weights + offloaded_host_bytes(ctx.config, ctx.model))
 
 
 def checkpoint_bytes(result: Account) -> int:

@@ -7,6 +7,7 @@ module. For each group of KV heads and the query heads that share them:
 
 Nothing of a group outlives it: backward projects and attends again, group by group, so that full-width q, k, v, o and
 their gradients never exist, neither saved nor at work. LoRA rides along: rows of B on q, k, v, columns of A on o.
+A run that keeps attention outputs (core/attention/kept.py) keeps each group's, and backward only projects again.
 Idea: Untied Ulysses (arXiv 2602.21196), with a group where it has a stage.
 """
 
@@ -26,6 +27,7 @@ from transformers.models.mistral import modeling_mistral
 from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
 
+from core.attention.kept import KeptOutput
 from core.attention.kernel import wide_dtype
 from core.attention.register import RowAttention
 from core.model.adapters import ADAPTER_NAME
@@ -95,7 +97,8 @@ class HeadGroups:
         self.num_calls += 1
         tensors = [x for linear in self._linears for x in linear.tensors]
         tensors += [None if norm is None else norm.weight for norm in self._norms]
-        return _GroupedAttention.apply(hidden_states, *position_embeddings, self, longfit_row, *tensors), None
+        cells = [longfit_row.cell() for _ in range(self.num_groups)]
+        return _GroupedAttention.apply(hidden_states, *position_embeddings, self, longfit_row, cells, *tensors), None
 
     def cut(self, tensors: Sequence[Tensor | None], group: int) -> list[Tensor | None]:
         """The views of the module's tensors that this group works with; None where it has no part."""
@@ -110,7 +113,10 @@ class HeadGroups:
             parts[_OUTPUT_BIAS] = None
         return parts
 
-    def attend(self, x: Tensor, cos: Tensor, sin: Tensor, row: RowAttention, parts: list[Tensor | None]) -> Tensor:
+    def attend(
+        self, x: Tensor, cos: Tensor, sin: Tensor, row: RowAttention, kept: KeptOutput | None,
+        parts: list[Tensor | None],
+    ) -> Tensor:  # fmt: skip
         """One group's summand of the module's output: (1, L, d) -> (1, L, d)."""
         scalings = [linear.scaling for linear in self._linears]
         q, k, v = (
@@ -122,21 +128,22 @@ class HeadGroups:
             for y, norm, weight in zip((q, k), self._norms, parts[16:])
         )
         q, k = self._rope(q.transpose(1, 2), k.transpose(1, 2), cos, sin)
-        out = row(q, k, v.transpose(1, 2), self.module.scaling).transpose(1, 2).flatten(2)
+        out = row(q, k, v.transpose(1, 2), self.module.scaling, kept).transpose(1, 2).flatten(2)
         return _linear(out, *parts[12:16], scalings[3])
 
 
 class _GroupedAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, groups: HeadGroups, row: RowAttention, *tensors: Tensor | None
-    ) -> Tensor:
+        ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, groups: HeadGroups, row: RowAttention,
+        cells: list[KeptOutput | None], *tensors: Tensor | None,
+    ) -> Tensor:  # fmt: skip
         out = None
         for group in range(groups.num_groups):
-            part = groups.attend(x, cos, sin, row, groups.cut(tensors, group))
+            part = groups.attend(x, cos, sin, row, cells[group], groups.cut(tensors, group))
             out = part if out is None else out.add_(part)
         ctx.save_for_backward(x, cos, sin, *tensors)
-        ctx.groups, ctx.row = groups, row
+        ctx.groups, ctx.row, ctx.cells = groups, row, cells
         device_type = x.device.type
         ctx.autocast = {
             "device_type": device_type,
@@ -149,7 +156,7 @@ class _GroupedAttention(torch.autograd.Function):
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         x, cos, sin, *tensors = ctx.saved_tensors
         groups = ctx.groups
-        wants_x, wanted = ctx.needs_input_grad[0], ctx.needs_input_grad[5:]
+        wants_x, wanted = ctx.needs_input_grad[0], ctx.needs_input_grad[6:]
         dx = torch.zeros_like(x, dtype=wide_dtype(x.dtype)) if wants_x else None
         # of a tensor that is cut each group owns a part; what all groups use whole sums over them, so it sums wide
         sums = [
@@ -162,7 +169,7 @@ class _GroupedAttention(torch.autograd.Function):
             leaves = [None if part is None else part.detach().requires_grad_(want) for part, want in zip(parts, wanted)]
             inputs = [y for y in (leaf, *leaves) if y is not None and y.requires_grad]
             with torch.enable_grad(), torch.autocast(**ctx.autocast):
-                out = groups.attend(leaf, cos, sin, ctx.row, leaves)
+                out = groups.attend(leaf, cos, sin, ctx.row, ctx.cells[group], leaves)
             grads = iter(torch.autograd.grad(out, inputs, dout))
             del out
             if dx is not None:
@@ -171,7 +178,7 @@ class _GroupedAttention(torch.autograd.Function):
                 if y is not None and y.requires_grad:
                     total += next(grads)
         dtensors = [None if total is None else total.to(t.dtype) for total, t in zip(sums, tensors)]
-        return None if dx is None else dx.to(x.dtype), None, None, None, None, *dtensors
+        return None if dx is None else dx.to(x.dtype), None, None, None, None, None, *dtensors
 
 
 @dataclass(frozen=True, slots=True)

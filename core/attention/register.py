@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
+from core.attention.kept import AttentionKeeper, KeptOutput
 from core.attention.sequence import SequenceAttention
 from core.parallel.layout import SequenceLayout
 
@@ -26,14 +27,19 @@ class RowAttention:
 
     attention: SequenceAttention
     layout: SequenceLayout
+    keeper: AttentionKeeper | None = None  # where outputs are kept from a layer's forward to its recompute
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """q (1, H, L, D), k and v (1, K, L, D) after RoPE -> (1, H, L, D)."""
+    def cell(self) -> KeptOutput | None:
+        """Where the next attention call of the layer at work keeps its output, if it does."""
+        return None if self.keeper is None else self.keeper.cell()
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, scale: float, kept: KeptOutput | None) -> Tensor:
+        """q (1, H, L, D), k and v (1, K, L, D) after RoPE, and a cell -> (1, H, L, D)."""
         device_type = q.device.type
         if torch.is_autocast_enabled(device_type):  # autocast knows only torch's own operators, so it is done here
             dtype = torch.get_autocast_dtype(device_type)
             q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
-        return self.attention(q, k, v, self.layout, scale)
+        return self.attention(q, k, v, self.layout, scale, kept)
 
     def require_window(self, sliding_window: int | None) -> None:
         """A window that no sample outgrows changes nothing; load_model refuses the others before a run.
@@ -80,4 +86,4 @@ def longfit_attention(
     if dropout:
         raise RuntimeError(f"attention 'longfit' has no dropout, the model asks for {dropout}")
     longfit_row.require_window(sliding_window)
-    return longfit_row(query, key, value, scaling).transpose(1, 2), None
+    return longfit_row(query, key, value, scaling, longfit_row.cell()).transpose(1, 2), None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from core.optimizations.checkpoint_offload import CheckpointOffload
 from core.optimizations.fake_parallel import FakeParallel
 from core.optimizations.flash_attention import FlashAttention
 from core.optimizations.fused_loss import FusedLoss
@@ -18,6 +19,7 @@ REGISTRY: dict[str, type] = {
         Lora,
         QLora,
         GradientCheckpointing,
+        CheckpointOffload,
         FusedLoss,
         Packing,
         FlashAttention,

@@ -27,7 +27,7 @@ class FlashAttention:
         "version asked for by number is used or refused."
     )
     main_knob: ClassVar[str | None] = "version"
-    stage: ClassVar[int] = 40
+    stage: ClassVar[int] = 39  # before ring and ulysses wrap the kernel
     available: ClassVar[bool] = True
 
     version: str = knob("auto", help="auto, a FlashAttention version, or sdpa: what torch brings", choices=VERSIONS)

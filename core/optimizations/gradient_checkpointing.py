@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from core.optimizations.evidence import Evidence, NotActive
 from planner.effects import Effect
-from planner.optimization import PlanContext, RankShape
+from planner.optimization import PlanContext, RankShape, knob
+from planner.parts.kept_attention import keep_attention
 from planner.parts.recompute import checkpointing_effect
 from planner.types import Issue
 
@@ -27,6 +28,11 @@ class GradientCheckpointing:
     stage: ClassVar[int] = 50
     available: ClassVar[bool] = True
 
+    save_attention: bool = knob(
+        False,
+        help="keep attention's output and log-sum-exp too: a recompute without attention, for as much memory again",
+    )
+
     def check(self, ctx: PlanContext) -> tuple[Issue, ...]:
         return ()
 
@@ -34,22 +40,30 @@ class GradientCheckpointing:
         return shape
 
     def effect(self, ctx: PlanContext) -> Effect:
-        return checkpointing_effect(ctx)
+        effect = checkpointing_effect(ctx)
+        return keep_attention(ctx, effect) if self.save_attention else effect
 
     def apply(self, setup: TrainingSetup) -> None:
         import torch
 
+        from core.attention.kept import AttentionKeeper
+
         causal_lm = setup.causal_lm
+        layers = causal_lm.get_decoder().layers
         # not reentrant: a reentrant checkpoint loses the gradients of a frozen embedding's layers
         causal_lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         setup.undo.append(causal_lm.gradient_checkpointing_disable)
         recomputed = setup.seen.setdefault(self.name, set())
+        keeper = setup.keeper = AttentionKeeper(len(layers)) if self.save_attention else None
 
         def note(index: int) -> None:
-            if torch._C._current_graph_task_id() != -1:  # a backward is running: as torch's own checkpoint asks
+            is_recompute = torch._C._current_graph_task_id() != -1  # a backward is running: as torch's checkpoint asks
+            if is_recompute:
                 recomputed.add(str(index))
+            if keeper is not None:
+                keeper.begin(index, is_recompute=is_recompute)
 
-        for index, layer in enumerate(causal_lm.get_decoder().layers):
+        for index, layer in enumerate(layers):
             hook = layer.register_forward_pre_hook(lambda _module, _inputs, index=index: note(index))
             setup.undo.append(hook.remove)
 
@@ -58,8 +72,12 @@ class GradientCheckpointing:
         num_recomputed = len(setup.seen[self.name])
         if num_recomputed != num_layers:
             raise NotActive(f"gradient_checkpointing: {num_recomputed} of {num_layers} layers recomputed in backward")
+        num_reused = 0 if setup.keeper is None else setup.keeper.num_reused
+        if self.save_attention and num_reused == 0:
+            raise NotActive("gradient_checkpointing: save_attention is on, and no recompute took a kept output")
+        kept = f", {num_reused} attention outputs were kept for it" if self.save_attention else ""
         return Evidence(
             optimization=self.name,
-            claim=f"{num_recomputed} of {num_layers} decoder layers recompute in backward",
-            counts=(("layers", num_recomputed),),
+            claim=f"{num_recomputed} of {num_layers} decoder layers recompute in backward{kept}",
+            counts=(("layers", num_recomputed), ("kept_outputs", num_reused)),
         )

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from core.attention.kept import KeptOutput
 from core.attention.kernel import AttentionKernel, wide_dtype
 from core.attention.segments import backward_segments, forward_segments
 from core.parallel.layout import SequenceLayout
@@ -33,10 +34,16 @@ class RingAttention:
         self.group = group
         self.num_calls = 0
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, layout: SequenceLayout, scale: float) -> Tensor:
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, layout: SequenceLayout, scale: float, kept: KeptOutput | None = None
+    ) -> Tensor:
         """q (1, H, L, D), k and v (1, K, L, D), L = the two chunks of this ring rank -> (1, H, L, D)."""
         self.num_calls += 1
-        return _RingAttention.apply(q, k, v, self.kernel, self.group, layout, scale)
+        known = None if kept is None else kept.read()
+        out, lse = _RingAttention.apply(q, k, v, self.kernel, self.group, layout, scale, known)
+        if kept is not None and known is None:
+            kept.fill(out, lse)
+        return out
 
 
 class _RingAttention(torch.autograd.Function):
@@ -50,28 +57,17 @@ class _RingAttention(torch.autograd.Function):
         group: dist.ProcessGroup,
         layout: SequenceLayout,
         scale: float,
-    ) -> Tensor:
-        kv = torch.stack((k, v))  # one contiguous message
-        hop = _Hop(group, kv)
-        out, lse = forward_segments(kernel, q, k, v, layout.local_cu_seqlens, scale)
-        out = out.to(wide_dtype(out.dtype))
-        for source in _sources(layout):
-            kv = hop.wait()
-            if source != _last_source(layout):
-                hop = _Hop(group, kv)
-            block = layout.remote_blocks[source]
-            if block is not None:
-                block_out, block_lse = kernel.forward(
-                    q[:, :, block.queries], *kv[:, :, :, block.keys], causal=False, scale=scale
-                )
-                _merge(out[:, :, block.queries], lse[:, :, block.queries], block_out, block_lse)
-        out = out.to(q.dtype)
+        known: tuple[Tensor, Tensor] | None,
+    ) -> tuple[Tensor, Tensor]:
+        out, lse = known or _around(q, k, v, kernel, group, layout, scale)
         ctx.save_for_backward(q, k, v, out, lse)
+        ctx.mark_non_differentiable(lse)
+        ctx.set_materialize_grads(False)  # no zeros for the gradient of lse
         ctx.kernel, ctx.group, ctx.layout, ctx.scale = kernel, group, layout, scale
-        return out
+        return out, lse
 
     @staticmethod
-    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dout: Tensor, _: None) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
         kernel, group, layout, scale = ctx.kernel, ctx.group, ctx.layout, ctx.scale
         wide = wide_dtype(q.dtype)
@@ -99,7 +95,29 @@ class _RingAttention(torch.autograd.Function):
                 dkv[1][:, :, block.keys] += grads[2]
             dkv_hop = _Hop(group, dkv)
         dk, dv = dkv_hop.wait()
-        return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None, None, None, None
+        return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None, None, None, None, None
+
+
+def _around(
+    q: Tensor, k: Tensor, v: Tensor, kernel: AttentionKernel, group: dist.ProcessGroup, layout: SequenceLayout,
+    scale: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """(out, lse) over all keys of the row, which pass by."""
+    kv = torch.stack((k, v))  # one contiguous message
+    hop = _Hop(group, kv)
+    out, lse = forward_segments(kernel, q, k, v, layout.local_cu_seqlens, scale)
+    out = out.to(wide_dtype(out.dtype))
+    for source in _sources(layout):
+        kv = hop.wait()
+        if source != _last_source(layout):
+            hop = _Hop(group, kv)
+        block = layout.remote_blocks[source]
+        if block is not None:
+            block_out, block_lse = kernel.forward(
+                q[:, :, block.queries], *kv[:, :, :, block.keys], causal=False, scale=scale
+            )
+            _merge(out[:, :, block.queries], lse[:, :, block.queries], block_out, block_lse)
+    return out.to(q.dtype), lse
 
 
 def _sources(layout: SequenceLayout) -> list[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch.distributed as dist
 from torch import Tensor
 
+from core.attention.kept import KeptOutput
 from core.attention.sequence import SequenceAttention
 from core.parallel.all_to_all import gather_heads, scatter_heads
 from core.parallel.layout import SequenceLayout
@@ -25,7 +26,9 @@ class UlyssesAttention:
         self.degree = dist.get_world_size(group)
         self.num_calls = 0
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, layout: SequenceLayout, scale: float) -> Tensor:
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, layout: SequenceLayout, scale: float, kept: KeptOutput | None = None
+    ) -> Tensor:
         """q (1, H, L, D), k and v (1, K, L, D), L = layout.tokens_per_rank -> (1, H, L, D).
 
         Raises:
@@ -43,4 +46,4 @@ class UlyssesAttention:
         if copies > 1:  # fewer KV heads than ranks: each rank gets a copy, and autograd sums the copies' gradients
             k, v = (x[:, :, None].expand(-1, -1, copies, -1, -1).flatten(1, 2) for x in (k, v))
         q, k, v = (scatter_heads(x, self.group) for x in (q, k, v))
-        return gather_heads(self.inner(q, k, v, layout, scale), self.group)
+        return gather_heads(self.inner(q, k, v, layout, scale, kept), self.group)

@@ -30,6 +30,6 @@ def forward_loss(setup: TrainingSetup, shard: Shard) -> Tensor:
             input_ids=shard.input_ids,
             position_ids=shard.position_ids,
             use_cache=False,
-            longfit_row=RowAttention(setup.attention, layout),
+            longfit_row=RowAttention(setup.attention, layout, setup.keeper),
         ).last_hidden_state
         return setup.loss(hidden, causal_lm.get_output_embeddings().weight, shard.labels, shard.target_index)

@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from core.attention.kept import AttentionKeeper
     from core.attention.sequence import SequenceAttention
     from core.loss.head_loss import HeadLoss
+    from core.offload.layer_inputs import LayerInputs
     from core.parallel.mesh import Mesh
 
 
@@ -28,6 +30,8 @@ class TrainingSetup:
     attention: SequenceAttention  # what the registered attention function calls; ulysses and ring wrap it
     loss: HeadLoss  # hidden states -> summed loss; `fused_loss` replaces it
     emit: Callable[[str, Mapping[str, Any]], None]  # events: ("fallback", {...})
+    keeper: AttentionKeeper | None = None  # attention outputs kept from a layer's forward to its recompute
+    layer_inputs: LayerInputs | None = None  # inputs of checkpointed layers, when they wait in host memory
     packing: bool = False  # several samples share a row of max_length
     undo: list[Callable[[], None]] = field(default_factory=list)  # patches to take back, last first
     counts: Counter[str] = field(default_factory=Counter)  # what really happened, for ``verify``: "rows", "samples"

@@ -103,6 +103,19 @@ def test_everything_at_once_equals_the_same_on_one_process(run_ranks, dtype, hea
         assert any(claim.startswith("2 ranks exchanged tokens for heads") for claim in answer["claims"])
 
 
+@pytest.mark.parametrize("head_groups", [(), (setting("fake_parallel", groups=2),)], ids=["", "fake_parallel"])
+def test_kept_attention_outputs_of_a_shared_row_keep_the_gradients(run_ranks, head_groups):
+    """The recompute of a ring passes no K and V around, and still ends in the same gradients on every rank."""
+    row = random_row((19, 2, 33, 8))
+    want_loss, want = plain_loss_and_gradients(tiny_model("qwen3", attention="sdpa", **EIGHT_FOUR), row)
+    keeping = (setting("gradient_checkpointing", save_attention=True), *head_groups, *degrees_to_settings(HYBRID))
+    answers = run_ranks(train_step, 4, HYBRID, "qwen3", EIGHT_FOUR, [row], keeping)
+    assert abs(answers[0]["loss"] - want_loss) < 1e-9
+    assert_same_gradients(answers[0]["gradients"], want, 1e-8)
+    for answer in answers:
+        assert any("attention outputs were kept" in claim for claim in answer["claims"])
+
+
 @pytest.mark.parametrize(
     "degrees", [RING_2, RING_4, ULYSSES_2, HYBRID], ids=["ring 2", "ring 4", "ulysses 2", "hybrid 2x2"]
 )

@@ -1,0 +1,84 @@
+"""Checkpoint offload: the layer inputs that checkpointing keeps wait in host memory. Listed in the registry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from core.optimizations.evidence import Evidence, NotActive
+from planner.effects import Effect
+from planner.optimization import PlanContext, RankShape, knob
+from planner.parts.offload import num_offloaded_layers, offload_effect, offload_slot_bytes
+from planner.types import Issue
+
+if TYPE_CHECKING:
+    from core.train.setup import TrainingSetup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointOffload:
+    name: ClassVar[str] = "checkpoint_offload"
+    title: ClassVar[str] = "Checkpoint offload"
+    summary: ClassVar[str] = (
+        "Sends the input of each checkpointed layer to pinned host memory beside the compute, and brings it back one "
+        "layer ahead: GPU memory for host memory, at next to no time."
+    )
+    main_knob: ClassVar[str | None] = "kept_layers"
+    stage: ClassVar[int] = 51
+    available: ClassVar[bool] = True
+
+    kept_layers: int = knob(1, help="layers, the last ones, whose input stays on the GPU", minimum=1)
+
+    def check(self, ctx: PlanContext) -> tuple[Issue, ...]:
+        if ctx.config.optimization("gradient_checkpointing") is None:
+            return (
+                Issue(
+                    code="offload-without-checkpointing", severity="error",
+                    what="checkpoint_offload is on and gradient_checkpointing is not.",
+                    why="It moves what gradient checkpointing keeps.", fix="Add gradient_checkpointing: true.",
+                    suggestion=(("gradient_checkpointing", True),),
+                ),
+            )  # fmt: skip
+        if ctx.cluster.gpu.kind == "cpu":
+            return (
+                Issue(
+                    code="offload-on-cpu", severity="warning", what="checkpoint_offload saves nothing on a CPU.",
+                    why="Layer inputs are in host memory already.", fix="Remove checkpoint_offload.",
+                    suggestion=(("checkpoint_offload", None),),
+                ),
+            )  # fmt: skip
+        return ()
+
+    def reshape(self, shape: RankShape) -> RankShape:
+        return shape
+
+    def effect(self, ctx: PlanContext) -> Effect:
+        return offload_effect(ctx, kept_layers=self.kept_layers)
+
+    def apply(self, setup: TrainingSetup) -> None:
+        from core.offload.layer_inputs import LayerInputs, checkpoint_with
+
+        layers = setup.causal_lm.get_decoder().layers
+        inputs = setup.layer_inputs = LayerInputs(
+            len(layers), kept_layers=self.kept_layers, slot_bytes=offload_slot_bytes(setup.config, setup.spec),
+            device=setup.device,
+        )  # fmt: skip
+        setup.undo.append(inputs.slots.free)
+        for index, layer in enumerate(layers):
+            stock = layer._gradient_checkpointing_func
+            layer._gradient_checkpointing_func = checkpoint_with(inputs, index)
+            setup.undo.append(lambda layer=layer, stock=stock: setattr(layer, "_gradient_checkpointing_func", stock))
+
+    def verify(self, setup: TrainingSetup) -> Evidence:
+        inputs = setup.layer_inputs
+        wanted = num_offloaded_layers(setup.spec, self.kept_layers)
+        if inputs is None or wanted != inputs.num_offloaded or inputs.num_in != inputs.num_out:
+            raise NotActive("checkpoint_offload: layer inputs went out and did not come back")
+        if wanted and inputs.num_out == 0:
+            raise NotActive("checkpoint_offload: no layer input went to host memory")
+        return Evidence(
+            optimization=self.name,
+            claim=f"inputs of {wanted} of {setup.spec.num_layers} layers waited in host memory, "
+            f"{inputs.num_bytes_out:,} bytes so far",
+            counts=(("layers", wanted), ("bytes", inputs.num_bytes_out)),
+        )

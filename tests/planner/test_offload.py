@@ -1,0 +1,42 @@
+"""The plan of offloaded layer inputs: less on the GPU, the same bytes on the host, copies that hide behind compute."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.planner.plans import LEAN_LORA, QWEN_7B, account_of, cluster_of, codes, issue_of, plan_of
+
+GIB = 1024**3
+OFFLOADED = {**LEAN_LORA, "checkpoint_offload": {}}
+
+
+def layer_inputs(optimizations, **values):
+    result = account_of(optimizations, **values)
+    return next(spec.bytes for spec in result.combined.specs if spec.key == "layer_inputs")
+
+
+@pytest.mark.parametrize(("kept", "on_gpu"), [(1, 2), (10, 11), (99, 28)])
+def test_kept_layers_and_one_on_its_way_stay_on_the_gpu(kept, on_gpu):
+    one = 2 * QWEN_7B.hidden_size * 8192
+    assert layer_inputs({**LEAN_LORA, "checkpoint_offload": {"kept_layers": kept}}) == on_gpu * one
+
+
+def test_what_leaves_the_gpu_is_needed_on_the_host():
+    plain, offloaded = (plan_of(optimizations, max_length=131072) for optimizations in (LEAN_LORA, OFFLOADED))
+    moved = 27 * 2 * QWEN_7B.hidden_size * 131072
+    assert offloaded.host_bytes - plain.host_bytes == moved
+    saved = plain.worst_gpu.allocated.bytes_at("forward_loss") - offloaded.worst_gpu.allocated.bytes_at("forward_loss")
+    assert saved == moved - 2 * QWEN_7B.hidden_size * 131072
+    assert offloaded.seconds_per_step == pytest.approx(plain.seconds_per_step)  # 55 GB/s hides behind compute
+
+
+def test_a_host_that_is_too_small_is_told():
+    plan = plan_of(OFFLOADED, max_length=131072, cluster=cluster_of("H200", host_bytes_per_node=32 * GIB))
+    assert plan.host_verdict == "over"
+
+
+def test_it_asks_for_checkpointing():
+    without = {name: knobs for name, knobs in OFFLOADED.items() if name != "gradient_checkpointing"}
+    plan = plan_of(without)
+    assert "offload-without-checkpointing" in codes(plan)
+    assert issue_of(plan, "offload-without-checkpointing").suggestion == (("gradient_checkpointing", True),)
