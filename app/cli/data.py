@@ -11,7 +11,7 @@ from typing import Any
 from app.services.planning import plan_preset
 from app.services.prepare_data import PreparedData, prepare_data, prepare_sources
 from app.services.presets import preset_names
-from app.views.data_report import data_report_text
+from app.views.data_report import data_report_text, progress_words
 from core.data.report import DataRefused
 from planner.errors import ConfigError
 from planner.types import DataConfig
@@ -81,6 +81,6 @@ def _limited(report: dict[str, Any], rows: int) -> dict[str, Any]:
     }
 
 
-def _show_progress(rows: int, file: str) -> None:
+def _show_progress(rows: int, file: str, share: float | None) -> None:
     if sys.stderr.isatty():
-        print(f"{rows:,} rows read, now {file}\x1b[K\r", end="", file=sys.stderr, flush=True)
+        print(f"{progress_words(rows, file, share)}\x1b[K\r", end="", file=sys.stderr, flush=True)

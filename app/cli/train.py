@@ -9,6 +9,7 @@ from app.cli.attach import watch
 from app.cli.planning_arguments import add_planning_arguments, overrides_of
 from app.cli.run_arguments import add_runs_dir
 from app.services.launch import launch_planned, plan_for_launch, refuse_what_does_not_fit
+from app.views.data_report import progress_words
 from app.views.plan_view import (
     batch_words,
     cluster_words,
@@ -70,9 +71,9 @@ def _ask_to_go_on(plan: Plan) -> None:
         raise ConfigError("Nothing was launched.", fix="Change the preset, or answer y (or give --yes).")
 
 
-def _show_rows(rows: int, file: str) -> None:
+def _show_rows(rows: int, file: str, share: float | None) -> None:
     if sys.stderr.isatty():
-        print(f"{rows:,} rows read, now {file}\x1b[K\r", end="", file=sys.stderr, flush=True)
+        print(f"{progress_words(rows, file, share)}\x1b[K\r", end="", file=sys.stderr, flush=True)
 
 
 def _say(text: str) -> None:

@@ -39,8 +39,8 @@ def build_page(*, runs_root: Path, needs_token: bool) -> gr.Blocks:
             return [run.list_runs(actions.first_choice(wanted)), gr.Tabs(selected="run" if wanted else "plan")]
 
         def launch(*inputs: Any, progress: gr.Progress = _PROGRESS) -> str:
-            def tell(num_rows: int, file: str) -> None:
-                progress(None, desc=f"Preparing data: {num_rows:,} rows of {file}")
+            def tell(num_rows: int, file: str, share: float | None) -> None:
+                progress(share, desc=f"Preparing data: {num_rows:,} rows of {file}")
 
             progress(None, desc="Preparing data")
             with shown_to_the_user():

@@ -18,7 +18,7 @@ from core.run.interpreter import child_environment, python_argv
 from planner.errors import ConfigError, EnvironmentProblem, LaunchError
 from planner.types import DataConfig, RunConfig
 
-Progress = Callable[[int, str], None]  # (rows read so far, name of the file)
+Progress = Callable[[int, str, float | None], None]  # (rows read so far, name of the file, share of all bytes read)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +107,9 @@ def _listen(stream: IO[str], talk: list[str], on_progress: Progress | None) -> N
     for line in stream:
         try:
             progress = json.loads(line)
-            rows, file = progress["rows"], progress["file"]
+            rows, file, share = progress["rows"], progress["file"], progress["share"]
         except (ValueError, TypeError, KeyError):
             talk.append(line.rstrip())
             continue
         if on_progress is not None:
-            on_progress(rows, file)
+            on_progress(rows, file, share)

@@ -86,6 +86,15 @@ def preview_lines(row: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def progress_words(rows: int, file: str, share: float | None, *, width: int = 20) -> str:
+    """``[#####...............] 25 %  1,200 rows read, now train.jsonl``; without the bar when the size is unknown."""
+    words = f"{format_count(rows)} rows read, now {file}"
+    if share is None:
+        return words
+    filled = min(int(share * width), width)
+    return f"[{'#' * filled}{'.' * (width - filled)}] {format_share(min(share, 1.0)):>5}  {words}"
+
+
 def printable(text: str) -> str:
     """Control characters spelled out: data must not steer the terminal that shows it."""
     return text.translate({code: f"\\x{code:02x}" for code in (*range(9), *range(10, 32), *range(127, 160))})

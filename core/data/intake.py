@@ -6,6 +6,7 @@ import hashlib
 import re
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from core.data.report import Tally, refusal
 from core.data.shapes import Example, RowError, read_row, texts_of
 from core.data.sources import Source
 from core.data.store import StoreWriter, TokenStore
-from core.data.tokenizer import RowTokenizer, Tokenized
+from core.data.tokenizer import Layout, RowTokenizer, Tokenized
 from planner.errors import ConfigError
 from planner.types import DataConfig
 
@@ -25,7 +26,7 @@ PREVIEW_ROWS = 8
 _PREVIEW_CHARACTERS = 2000  # of one segment; the middle of longer ones is left out
 _BATCH_ROWS, _BATCH_CHARACTERS = 512, 2_000_000  # one call of the tokenizer: enough work for all cores
 
-Progress = Callable[[int, str], None]  # (rows read so far, name of the file)
+Progress = Callable[[int, str, float | None], None]  # (rows read so far, name of the file, share of all bytes read)
 Waiting = tuple[int, int, str, Example]  # part, line, shape, example
 
 
@@ -47,25 +48,35 @@ class Intake:
         self.tally = Tally()
         self.preview: list[dict[str, Any]] = []
         self.row_keys = array("Q")
+        self._read_bytes = 0
         self._special = re.compile("|".join(map(re.escape, tokenizer.special_tokens)) or r"(?!)")
 
     def run(self, sources: Sequence[Source], path: Path) -> TokenStore | None:
         """The store at ``path``; None when no sample is left, or a bad row stops the run: see ``judge``."""
         self._names = [part.name for source in sources for part in source.parts]
-        with StoreWriter(path) as self._writer:
+        self._total_bytes = sum(source.size_bytes for source in sources)
+        with StoreWriter(path) as self._writer, ThreadPoolExecutor(max_workers=1) as other_thread:
+            waiting: tuple[list[Waiting], Any, Any] | None = None
             for batch in _batches(self._examples(sources)):
-                results = self.tokenizer.tokenize(
-                    [example for *_, example in batch],
-                    self.data.train_on,
-                    split_at=self.data.split_at if self.data.over_length == "split" else "",
-                )
-                for (part, line, shape, _), result in zip(batch, results):
-                    self._take(part, line, shape, result)
-                if self.progress is not None:
-                    self.progress(self.tally.read, self._names[batch[-1][0]])
+                layouts = self.tokenizer.lay_out([example for *_, example in batch], self.data.train_on)
+                encodings = other_thread.submit(self.tokenizer.encode, layouts)  # while this thread reads and renders
+                if waiting is not None:
+                    self._store(*waiting)
+                waiting = (batch, layouts, encodings)
+            if waiting is not None:
+                self._store(*waiting)
             self._lengths, self._num_targets = self._writer.lengths, self._writer.num_targets
             stops = self.data.on_bad_row == "stop" and self.tally.num_bad > 0
             return None if stops or len(self._writer) == 0 else self._writer.finish(self._names)
+
+    def _store(self, batch: list[Waiting], layouts: list[Layout | RowError], encodings: Future[dict[int, Any]]) -> None:
+        split_at = self.data.split_at if self.data.over_length == "split" else ""
+        results = self.tokenizer.finish(layouts, encodings.result(), split_at=split_at)
+        for (part, line, shape, _), result in zip(batch, results):
+            self._take(part, line, shape, result)
+        if self.progress is not None:
+            share = self._read_bytes / self._total_bytes if self._total_bytes else None
+            self.progress(self.tally.read, self._names[batch[-1][0]], share)
 
     def judge(self, store: TokenStore | None, *, packing: bool) -> dict[str, Any]:
         """The report.
@@ -92,14 +103,18 @@ class Intake:
         raise refusal(report, self._names, skip_is_on=self.data.on_bad_row == "skip")
 
     def _examples(self, sources: Sequence[Source]) -> Iterator[Waiting]:
-        first, columns = 0, dict(self.data.columns)
+        first, columns, before = 0, dict(self.data.columns), 0
+
+        def watch(read_bytes: int) -> None:
+            self._read_bytes = before + read_bytes
+
         for source in sources:
             copies = source.draw(self.seed)
             if copies is not None and (wanted := int(copies.sum())) > len(copies):
                 self.tally.remarks.append(f"{source.spec} takes {wanted:,} rows from {len(copies):,}: rows repeat.")
             for suffix, count in source.passed_over.most_common():
                 self.tally.remarks.append(f"{source.spec}: {count:,} files of kind {suffix} are not read.")
-            for at, record in source.records(copies):
+            for at, record in source.records(copies, watch):
                 part, line = first + at, record.line
                 name = self._names[part]
                 if record.kind == "blank":
@@ -124,6 +139,7 @@ class Intake:
                 self._look_at(example)
                 yield part, line, shape, example
             first += len(source.parts)
+            before += source.size_bytes
 
     def _look_at(self, example: Example) -> None:
         """Count what is allowed and yet worth knowing."""

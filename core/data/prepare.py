@@ -5,7 +5,7 @@ Also a process of its own, because faces must not import torch or transformers:
     python -P -m core.data.prepare  < request.json  > answer.json       (fields of Request, and of Prepared)
 
 Exit code 2 (5 for a missing package) and {"what", "why", "fix", "report"} for what the user can mend. Progress goes to
-stderr, one JSON object a line: {"rows": 1200, "file": "train.jsonl"}.
+stderr, one JSON object a line: {"rows": 1200, "file": "train.jsonl", "share": 0.25}.
 
 A prepared set lies in <cache>/data/<key>/{train/, eval/, report.json}, where the key covers the bytes of the data, the
 tokenizer's files and every setting that decides a token. It appears by one rename, whole or not at all.
@@ -185,8 +185,8 @@ def main() -> int:
     # transformers imports torch wherever it finds it, and tokenizers need none: 1.2 s of start-up instead of 4.2 s.
     sys.modules["torch"] = None  # type: ignore[assignment]
 
-    def show(rows: int, file: str) -> None:
-        sys.stderr.write(json.dumps({"rows": rows, "file": file}) + "\n")
+    def show(rows: int, file: str, share: float | None) -> None:
+        sys.stderr.write(json.dumps({"rows": rows, "file": file, "share": share}) + "\n")
         sys.stderr.flush()
 
     try:

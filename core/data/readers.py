@@ -10,7 +10,7 @@ import codecs
 import gzip
 import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -45,14 +45,19 @@ def reader_for(path: Path) -> Reader | None:
     return READERS.get(suffixes[-1] if suffixes else "")
 
 
-def read_file(path: Path) -> Iterator[Record]:
-    """All records of a file; a suffix nobody knows is read as text. Damage of the container is a bad record too."""
+def read_file(path: Path, watch: Callable[[int], None] | None = None) -> Iterator[Record]:
+    """All records of a file; a suffix nobody knows is read as text. Damage of the container is a bad record too.
+
+    ``watch`` is told, record by record, how many bytes of the file have been read.
+    """
     reader = reader_for(path) or read_text
     line = 0
     try:
-        with _open(path) as stream:
+        with path.open("rb") as raw, _unpack(raw, path) as stream:
             for found in reader(stream):
                 line = found.line
+                if watch is not None:
+                    watch(raw.tell())
                 yield found
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         yield Record(line=line + 1, kind="bad", problem=f"damaged gzip data here ({error}); the rest is not read")
@@ -62,15 +67,14 @@ def read_file(path: Path) -> Iterator[Record]:
         yield Record(line=line + 1, kind="bad", problem=f"cannot be read: {error.strerror or error}")
 
 
-def _open(path: Path) -> BinaryIO:
-    """Bytes of the file, unzipped, and as UTF-8 when its mark says UTF-16 (what Windows programs write)."""
-    stream: Any = gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")  # noqa: SIM115
+def _unpack(raw: BinaryIO, path: Path) -> BinaryIO:
+    """Unzipped, and as UTF-8 when the mark says UTF-16 (what Windows programs write)."""
+    stream: Any = gzip.GzipFile(fileobj=raw) if path.suffix.lower() == ".gz" else raw
     mark = stream.read(2)
     stream.seek(0)
     if mark not in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return stream
-    with stream:
-        raw = stream.read(record.MAX_RECORD_BYTES + 1)
-    if len(raw) > record.MAX_RECORD_BYTES:
+    content = stream.read(record.MAX_RECORD_BYTES + 1)
+    if len(content) > record.MAX_RECORD_BYTES:
         raise OSError(f"UTF-16 text of more than {record.MAX_RECORD_BYTES >> 20} MiB; save it as UTF-8")
-    return io.BytesIO(raw.decode("utf-16").encode("utf-8"))
+    return io.BytesIO(content.decode("utf-16").encode("utf-8"))

@@ -26,6 +26,7 @@ from core.data.readers import read_file, reader_for
 from core.data.record import Record
 from planner.errors import ConfigError
 
+Watch = Callable[[int], None]  # told how many bytes have been read
 _SAMPLE = re.compile(r"^(?P<name>.+)#(?P<amount>\d+)(?P<percent>%?)$")
 
 
@@ -34,9 +35,9 @@ class Part:
     """Something that yields records and can be read again: one file, or one set of a hub."""
 
     name: str  # for people: the path as given, or below the folder given
-    read: Callable[[], Iterator[Record]]
+    read: Callable[[Watch | None], Iterator[Record]]
     identity: Callable[[Callable[[bytes], None]], None]  # feeds what decides the content to a hash
-    path: Path | None = None
+    size_bytes: int = 0  # 0: not known beforehand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,18 +61,28 @@ class Source:
         """
         if self.amount is None and self.percent is None:
             return None
-        total = sum(record.kind != "blank" for part in self.parts for record in part.read())
+        total = sum(record.kind != "blank" for part in self.parts for record in part.read(None))
         wanted = self.amount if self.amount is not None else total * (self.percent or 0) // 100
         copies = np.full(total, wanted // total if total else 0, dtype=np.int64)
         if total:
             copies[shuffled(total, seed, "sample")[: wanted % total]] += 1
         return copies
 
-    def records(self, copies: np.ndarray | None = None) -> Iterator[tuple[int, Record]]:
-        """(index of the part, record) in file order; ``copies`` from ``draw``."""
-        number = -1
+    @property
+    def size_bytes(self) -> int:
+        return sum(part.size_bytes for part in self.parts)
+
+    def records(self, copies: np.ndarray | None = None, watch: Watch | None = None) -> Iterator[tuple[int, Record]]:
+        """(index of the part, record) in file order; ``copies`` from ``draw``; ``watch`` hears of all parts."""
+        number, before = -1, 0
+
+        def watch_part(read_bytes: int) -> None:
+            if watch is not None:
+                watch(before + read_bytes)
+
         for index, part in enumerate(self.parts):
-            for record in part.read():
+            before = sum(earlier.size_bytes for earlier in self.parts[:index])
+            for record in part.read(watch_part):
                 if copies is None:
                     yield index, record
                 elif record.kind != "blank":
@@ -119,7 +130,7 @@ def _find(name: str) -> tuple[list[Part], Counter[str]]:
         return [_file_part(file, str(file)) for file in found], Counter()
     remote = hub_set(name)
     if remote is not None:
-        return [Part(name=name, read=remote.records, identity=remote.identity)], Counter()
+        return [Part(name=name, read=lambda _: remote.records(), identity=remote.identity)], Counter()
     near = difflib.get_close_matches(path.name, _names_in(path.parent), n=1, cutoff=0.5)
     raise ConfigError(
         f"There is no {name}.",
@@ -136,7 +147,9 @@ def _file_part(path: Path, name: str) -> Part:
             while block := stream.read(1 << 20):
                 update(block)
 
-    return Part(name=name, read=lambda: read_file(path), identity=identity, path=path)
+    return Part(
+        name=name, read=lambda watch: read_file(path, watch), identity=identity, size_bytes=path.stat().st_size
+    )  # fmt: skip
 
 
 def _is_hidden(path: Path) -> bool:

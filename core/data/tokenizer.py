@@ -38,7 +38,9 @@ class Tokenized:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Layout:
+class Layout:
+    """A row as text, before the tokenizer."""
+
     text: str
     spans: tuple[Span, ...]
     opens: bool  # raw text: the tokenizer adds its begin token; a chat template writes its own
@@ -128,40 +130,55 @@ class RowTokenizer:
         self, examples: Sequence[Example], train_on: str = "assistant", *, split_at: str = ""
     ) -> list[Tokenized | RowError]:
         """Each example's tokens and targets, or why it has none. ``split_at``: text behind which borders are noted."""
-        layouts = [self._layout(example, train_on) for example in examples]
-        encoded: dict[int, Any] = {}
+        layouts = self.lay_out(examples, train_on)
+        return self.finish(layouts, self.encode(layouts), split_at=split_at)
+
+    def lay_out(self, examples: Sequence[Example], train_on: str = "assistant") -> list[Layout | RowError]:
+        """First step: texts with spans (templates are rendered here)."""
+        return [self._layout(example, train_on) for example in examples]
+
+    def encode(self, layouts: Sequence[Layout | RowError]) -> dict[int, Any]:
+        """Second step: Encoding of each layout's text by its index, without the long ones. All cores, without the
+        interpreter lock, so that the other steps can go on in another thread."""
+        encodings: dict[int, Any] = {}
         for opens in (True, False):
             batch = {
                 at: layout.text
                 for at, layout in enumerate(layouts)
-                if isinstance(layout, _Layout) and layout.opens is opens and len(layout.text) <= WINDOW
+                if isinstance(layout, Layout) and layout.opens is opens and len(layout.text) <= WINDOW
             }
-            encoded.update(zip(batch, self._backend.encode_batch(list(batch.values()), add_special_tokens=opens)))
+            encodings.update(zip(batch, self._backend.encode_batch(list(batch.values()), add_special_tokens=opens)))
+        return encodings
+
+    def finish(
+        self, layouts: Sequence[Layout | RowError], encodings: dict[int, Any], *, split_at: str = ""
+    ) -> list[Tokenized | RowError]:
+        """Third step: targets, end tokens, borders."""
         results: list[Tokenized | RowError] = []
         for at, layout in enumerate(layouts):
+            if isinstance(layout, RowError):
+                results.append(layout)
+                continue
             try:
-                if isinstance(layout, _Layout):
-                    results.append(self._finish(layout, encoded.pop(at, None), split_at))
-                else:
-                    results.append(layout)
+                results.append(self._finish(layout, encodings.pop(at, None), split_at))
             except RowError as error:
                 results.append(error)
         return results
 
-    def _layout(self, example: Example, train_on: str) -> _Layout | RowError:
+    def _layout(self, example: Example, train_on: str) -> Layout | RowError:
         if isinstance(example, Conversation):
             try:
                 chat = self.chat.render(example, train_on)
             except RowError as error:
                 return error
-            return _Layout(text=chat.text, spans=chat.spans, opens=False, closes=chat.needs_eos, notes=chat.notes)
+            return Layout(text=chat.text, spans=chat.spans, opens=False, closes=chat.needs_eos, notes=chat.notes)
         if isinstance(example, Document):
             text, begin = example.text, 0
         else:
             text, begin = example.prompt + example.completion, 0 if train_on == "all" else len(example.prompt)
-        return _Layout(text=text, spans=((begin, len(text)),), opens=True, closes=True, notes=example.notes)
+        return Layout(text=text, spans=((begin, len(text)),), opens=True, closes=True, notes=example.notes)
 
-    def _finish(self, layout: _Layout, encoding: Any, split_at: str) -> Tokenized:
+    def _finish(self, layout: Layout, encoding: Any, split_at: str) -> Tokenized:
         begin, end = layout.spans[0] if layout.spans else (0, 0)
         borders = np.empty(0, np.int64)
         if layout.opens and begin > 0 and self._joins_cleanly:
@@ -183,7 +200,7 @@ class RowTokenizer:
             targets[-1] = True
         return Tokenized(tokens=tokens, targets=targets, borders=borders, notes=notes)
 
-    def _long(self, layout: _Layout, split_at: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _long(self, layout: Layout, split_at: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Tokens, targets and borders of a text of any length, stretch by stretch."""
         head = self._opening if layout.opens else []
         tokens, targets = [np.array(head, dtype=np.int32)], [np.zeros(len(head), dtype=np.bool_)]

@@ -38,14 +38,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_stores_progress_and_cache(model: str) -> None:
-    seen: list[tuple[int, str]] = []
+    seen: list[tuple[object, ...]] = []
     data = DataConfig(train=(str(DATA / "k02_ga_tail_10.jsonl"),), eval_fraction=0.2)
-    prepared = prepare_sources(
-        data, model=model, max_length=64, on_progress=lambda rows, file: seen.append((rows, file))
-    )
+    prepared = prepare_sources(data, model=model, max_length=64, on_progress=lambda *told: seen.append(told))
     assert prepared.eval_store is not None
     assert (len(TokenStore(prepared.train_store)), len(TokenStore(prepared.eval_store))) == (8, 2)
-    assert seen == [(10, str(DATA / "k02_ga_tail_10.jsonl"))]
+    assert seen == [(10, str(DATA / "k02_ga_tail_10.jsonl"), 1.0)]
     assert prepare_sources(data, model=model, max_length=64).report["cached"]
 
 

@@ -13,6 +13,7 @@ from app.views.data_report import (
     preview_lines,
     printable,
     problem_lines,
+    progress_words,
     token_words,
 )
 
@@ -75,6 +76,11 @@ def test_targets_are_marked_without_colour_and_the_terminal_is_not_steered() -> 
         "    \\n",
     ]
     assert printable("a\tb\x00\x9b") == "a\tb\\x00\\x9b"
+
+
+def test_progress_is_a_bar_where_the_size_is_known() -> None:
+    assert progress_words(1200, "a.jsonl", 0.25, width=8) == "[##......]  25 %  1,200 rows read, now a.jsonl"
+    assert progress_words(1200, "hf::org/name", None) == "1,200 rows read, now hf::org/name"
 
 
 def test_the_whole_text() -> None:

@@ -127,7 +127,7 @@ def test_hub_rows_are_streamed_and_the_commit_is_their_identity(monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *_, **__: SimpleNamespace(sha="c0ffee"))
     part = open_source("hf::org/name:sub@main").parts[0]
-    assert [record.value for record in part.read()] == [{"messages": [{"role": "user", "content": "q"}]}]
+    assert [record.value for record in part.read(None)] == [{"messages": [{"role": "user", "content": "q"}]}]
     assert calls == [(("org/name", "sub"), {"split": "train", "revision": "main", "streaming": True})]
     seen: list[bytes] = []
     part.identity(seen.append)
@@ -152,10 +152,10 @@ def test_without_a_commit_every_row_is_the_identity_and_errors_are_told(monkeypa
     part.identity(seen.append)
     assert seen == [b'{"text": "a"}', b'{"text": "b"}']
     with pytest.raises(ConfigError, match=r"could not be read from the hub\. no route to host"):
-        list(part.read())
+        list(part.read(None))
 
 
 def test_without_the_client_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(EnvironmentProblem, match="It needs datasets"):
-        list(open_source("hf::org/name").parts[0].read())
+        list(open_source("hf::org/name").parts[0].read(None))
