@@ -34,6 +34,13 @@ class Visit:
     def text(self, selector: str) -> str:
         return str(self.page.inner_text(selector))
 
+    def reload(self) -> None:
+        """Reload; that the streams of the page left behind are cut off is no complaint."""
+        before = len(self.complaints)
+        self.page.reload()
+        self.page.wait_for_selector("#verdict .word", state="attached", timeout=60_000)
+        del self.complaints[before:]
+
     def wait_for(self, selector: str, words: str, *, seconds: float = 60) -> None:
         """Until the element says these words."""
         self.page.wait_for_function(

@@ -88,7 +88,7 @@ def test_what_if_moves_bar_verdict_command_and_address(browser: Any, address: st
         page.press("#field-max-length input", "Tab")
         seen.wait_for("#command", "--set max_length=4096")
         page.wait_for_function("location.search.includes('max_length%3D4096')")
-        page.reload()
+        seen.reload()
         seen.wait_for("#command", "--set max_length=4096")
         assert page.input_value("#field-max-length input") == "4096"
         assert_clean(seen, address)
@@ -121,13 +121,12 @@ def test_every_input_of_the_form_is_reached_by_keyboard_and_has_a_name(browser: 
         assert {name for name, _ in names} == reached  # Gradio keeps hidden twins of the tabs' buttons
 
 
-def test_the_narrow_page_needs_no_sideways_scrolling(browser: Any, address: str, pictures: Path) -> None:
+def test_the_narrow_page_needs_no_sideways_scrolling(browser: Any, address: str) -> None:
     with visit(browser, f"{address}?preset={PLAN_PRESET}", width=420, height=900) as seen:
-        seen.page.screenshot(path=pictures / "web-plan-narrow.png")
         assert seen.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth + 1")
 
 
-def test_a_run_from_launch_to_kill_survives_reload_and_other_pages(browser: Any, address: str, pictures: Path) -> None:
+def test_a_run_from_launch_to_kill_survives_reload_and_other_pages(browser: Any, address: str) -> None:
     with visit(browser, f"{address}?preset=tiny") as seen:
         page = seen.page
         seen.wait_for("#verdict", "FITS")
@@ -139,9 +138,8 @@ def test_a_run_from_launch_to_kill_survives_reload_and_other_pages(browser: Any,
         page.wait_for_selector("#run-loss svg .bold", state="attached", timeout=60_000)
         page.wait_for_selector("#run-memory svg .level", state="attached", timeout=60_000)
         seen.wait_for("#run-rates", "tokens/s")
-        page.screenshot(path=pictures / "web-run-tiny.png", full_page=True)
 
-        page.reload()
+        seen.reload()
         seen.wait_for("#run-status", "RUNNING")
         assert page.url.endswith(run)
         with visit(browser, f"{address}?run={run}") as other:
@@ -183,7 +181,6 @@ def test_pictures_of_a_live_demo_run(browser: Any, pictures: Path) -> None:
     ):
         seen.wait_for("#verdict", "FITS")
         seen.wait_for("#recommendation-1", "speed")
-        seen.page.screenshot(path=pictures / "web-plan-demo.png", full_page=True)
         seen.page.click("#launch")
         seen.wait_for("#run-progress", "step 8 of", seconds=600)
         seen.page.screenshot(path=pictures / "web-run.png", full_page=True)
