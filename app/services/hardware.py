@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,23 +41,34 @@ def parse_cluster(text: str, *, num_nodes: int = 1) -> ClusterSpec:
 
 
 def find_gpu(name: str) -> GpuSpec:
-    wanted = _plain(name)
-    for key, gpu in GPUS.items():
-        if _plain(key) == wanted:
-            return gpu
-    starts = sorted((key for key in GPUS if _plain(key).startswith(wanted) or wanted.startswith(_plain(key))), key=len)
-    if len(starts) == 1:
-        return GPUS[starts[0]]
-    near = starts or difflib.get_close_matches(name, GPUS, n=3, cutoff=0.3)
+    """A GPU of the catalog as people or drivers write it: "rtx4090", "A100-80G", "NVIDIA A100-SXM4-80GB".
+
+    Raises: ConfigError with the nearest names.
+    """
+    words = _words(name)
+    same = [
+        key for key in GPUS if "".join(sorted(_words(key))) == "".join(sorted(words)) or _plain(key) == _plain(name)
+    ]
+    within = [key for key in GPUS if _words(key) < words]  # a driver says more than the catalog
+    found = same or [key for key in within if len(_words(key)) == max(len(_words(k)) for k in within)]
+    found = found or [key for key in GPUS if words and words < _words(key)]  # a person may say less
+    if len(found) == 1:
+        return GPUS[found[0]]
+    near = found or difflib.get_close_matches(name, GPUS, n=3, cutoff=0.3)
     raise ConfigError(
         f"No GPU named {name!r} is in the catalog.",
-        why="Several match." if starts else "",
+        why="Several match." if found else "",
         fix=f"Did you mean {' or '.join(near)}?" if near else "`longfit gpus` lists them.",
     )
 
 
+def _words(name: str) -> set[str]:
+    words = re.findall(r"[a-z0-9]+", name.lower().replace("nvidia", "").replace("geforce", ""))
+    return {re.sub(r"^(\d+)gb$", r"\1g", word) for word in words}
+
+
 def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower().replace("nvidia", "").replace("geforce", ""))
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def preset_cluster(hardware: Mapping[str, Any]) -> ClusterSpec:
@@ -96,7 +107,10 @@ def free_disk_bytes(path: str = ".") -> int | None:
 
 
 def detect_gpus() -> tuple[GpuSpec, ...]:
-    """The NVIDIA GPUs of this machine with the memory that is free now; empty without a driver."""
+    """The NVIDIA GPUs that a run would see, with the memory that is free now; empty without a driver.
+
+    In the order of the PCI bus (workers are started with CUDA_DEVICE_ORDER=PCI_BUS_ID), CUDA_VISIBLE_DEVICES honoured.
+    """
     try:
         import pynvml
 
@@ -104,17 +118,39 @@ def detect_gpus() -> tuple[GpuSpec, ...]:
     except Exception:  # no package, no driver, or a driver that does not answer: there is no GPU to plan for
         return ()
     try:
-        return tuple(_detected(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount()))
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        chosen = visible_devices([_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles], os.environ)
+        return tuple(_detected(pynvml, handles[index]) for index in chosen)
     except pynvml.NVMLError:
         return ()
     finally:
         pynvml.nvmlShutdown()
 
 
-def _detected(pynvml: Any, index: int) -> GpuSpec:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    name = pynvml.nvmlDeviceGetName(handle)
-    name = name.decode() if isinstance(name, bytes) else name
+def visible_devices(uuids: Sequence[str], variables: Mapping[str, str]) -> tuple[int, ...]:
+    """Indices of the devices that CUDA_VISIBLE_DEVICES lets a process see: as CUDA does, the list ends at the first
+    entry that names no device, and a UUID may be given by its beginning."""
+    listed = variables.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        return tuple(range(len(uuids)))
+    seen: list[int] = []
+    for entry in (part.strip() for part in listed.split(",")):
+        if entry.isdigit():
+            matches = [int(entry)] if int(entry) < len(uuids) else []
+        else:
+            matches = [index for index, uuid in enumerate(uuids) if entry and uuid.startswith(entry)]
+        if len(matches) != 1 or matches[0] in seen:
+            break
+        seen += matches
+    return tuple(seen)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _detected(pynvml: Any, handle: Any) -> GpuSpec:
+    name = _text(pynvml.nvmlDeviceGetName(handle))
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
     try:
         known = find_gpu(name)
@@ -133,15 +169,15 @@ def _nearest_by_memory(total_bytes: int) -> GpuSpec:
 
 
 def detect_cluster(num_gpus: int | None = None) -> ClusterSpec:
-    """This machine: its GPUs (``num_gpus`` of them, those with most memory free), or CPU processes without one."""
-    gpus = sorted(detect_gpus(), key=lambda gpu: -gpu.usable_bytes)
+    """This machine: its GPUs (the first ``num_gpus``, as the workers take them), or CPU processes without one."""
+    gpus = detect_gpus()
     if not gpus:
         return cpu_cluster(num_gpus or 1)
     import psutil
 
     chosen = gpus[: num_gpus or len(gpus)]
     return ClusterSpec(
-        gpu=chosen[-1],  # the one with least free memory binds
+        gpu=min(chosen, key=lambda gpu: gpu.usable_bytes),  # the one with least free memory binds
         num_gpus_per_node=len(chosen), host_bytes_per_node=int(psutil.virtual_memory().available), source="detected",
         disk_free_bytes=free_disk_bytes(),
     )  # fmt: skip
