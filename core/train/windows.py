@@ -34,6 +34,9 @@ class Window:
 
 def next_window(position: Position, num_micro_batches: NumMicroBatches, accumulation: int) -> Window:
     in_epoch = num_micro_batches(position.epoch)
+    if position.micro_batch >= in_epoch:  # saved with more micro-batches in an epoch, by fewer ranks for example
+        position = Position(epoch=position.epoch + 1)
+        in_epoch = num_micro_batches(position.epoch)
     end = min(position.micro_batch + accumulation, in_epoch)
     after = Position(epoch=position.epoch, micro_batch=end) if end < in_epoch else Position(epoch=position.epoch + 1)
     return Window(

@@ -43,3 +43,8 @@ def test_max_steps_rules_over_epochs_in_both_directions():
 def test_epochs_done_counts_parts():
     window = next_window(Position(epoch=1, micro_batch=4), lambda epoch: 8, 2)
     assert window.epochs_done == 1.75
+
+
+def test_a_position_beyond_a_shorter_epoch_starts_the_next_one():
+    window = next_window(Position(epoch=0, micro_batch=7), lambda epoch: 4, 3)
+    assert (window.epoch, list(window.micro_batches)) == (1, [0, 1, 2])

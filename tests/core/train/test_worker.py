@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from core.optimizations.evidence import NotActive
 from core.run.channel import failure_kind
@@ -52,6 +53,22 @@ def test_a_run_that_ends_tells_phases_memory_beside_the_plan_and_done(tiny_model
     assert (memory["rank"], memory["planned_allocated_bytes"], memory["planned_used_bytes"]) == (0, 11, 13)
     assert memory["used_bytes"] > memory["baseline_bytes"] > 0
     assert max(row["peak_bytes"] for row in line.memory_rows) == memory["used_bytes"]
+
+
+def test_deterministic_is_switched_on_for_the_process(tiny_model_dir, tmp_path, run_worker, monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    seen = []
+    forward = trainer.forward_loss
+    monkeypatch.setattr(
+        trainer,
+        "forward_loss",
+        lambda *inputs: (seen.append(torch.are_deterministic_algorithms_enabled()), forward(*inputs))[1],
+    )
+    try:
+        code, _ = run_worker(make_run(tmp_path, tiny_model_dir, deterministic=True, max_steps=2))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert (code, seen) == (0, [True, True])
 
 
 def failing(monkeypatch, error, *, at_step):
