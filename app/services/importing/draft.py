@@ -1,0 +1,111 @@
+"""The preset that is being put together, with what is said about it: filled by rules, finished by settle steps.
+
+Two kinds of things come out of a paste: keys that can be carried over one by one (``put``), and wishes that only make
+sense together, such as a method with its quantisation, or a degree with a number of GPUs (``wish``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.services.importing.facts import Facts
+from app.services.importing.finding import Finding, Kind
+from app.services.importing.pasted import Setting
+from app.services.preset_keys import DATA_KEYS, RUN_KEYS
+from planner.types import ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    value: Any
+    setting: Setting
+
+
+@dataclass(slots=True)
+class Draft:
+    facts: Facts
+    tool: str  # "ms-swift", for sentences
+    values: dict[str, Any] = field(default_factory=dict)  # dotted preset keys: {"lora.rank": 8}
+    decided: set[str] = field(default_factory=set)  # keys the text speaks of, those left at longfit's default included
+    wishes: dict[str, Wish] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    runs_dir: str | None = None
+
+    def wish(self, name: str, value: Any, setting: Setting) -> None:
+        self.wishes[name] = Wish(value=value, setting=setting)
+
+    def take(self, name: str) -> Wish | None:
+        return self.wishes.pop(name, None)
+
+    def peek(self, name: str) -> Any:
+        wish = self.wishes.get(name)
+        return None if wish is None else wish.value
+
+    def put(self, key: str, value: Any, *settings: Setting, what: str = "", why: str = "", fix: str = "") -> None:
+        """Carry a value over, unless longfit does the same by itself."""
+        self.decided.add(key)
+        if default_of(key, self.facts) == value and not what:
+            self.values.pop(key, None)
+            self.tell("default", settings, keys={key: value})
+        else:
+            self.values[key] = value
+            self.tell("translated", settings, what=what, why=why, fix=fix, keys={key: value})
+
+    def imply(self, key: str, value: Any, why: str = "") -> None:
+        """What the other tool would have done without being told; nothing when the text speaks of the key."""
+        if key in self.decided or value == default_of(key, self.facts):
+            return
+        self.decided.add(key)
+        self.values[key] = value
+        self.tell("implied", (), keys={key: value}, why=why)
+
+    def tell(
+        self, kind: Kind, settings: Iterable[Setting | None], *, what: str = "", why: str = "", fix: str = "",
+        keys: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        flags = tuple(dict.fromkeys(setting.written for setting in settings if setting is not None))
+        self.findings.append(
+            Finding(kind=kind, flags=flags, what=what, why=why, fix=fix, keys=tuple((keys or {}).items()))
+        )
+
+    @property
+    def model(self) -> ModelSpec | None:
+        name = self.values.get("model")
+        return self.facts.model(name) if name else None
+
+    @property
+    def method(self) -> str:
+        return next((name for name in ("qlora", "lora") if name in self.values), "full")
+
+    @property
+    def num_gpus(self) -> int:
+        return int(self.values.get("hardware.count", 1)) * int(self.values.get("hardware.nodes", 1))
+
+
+def default_of(key: str, facts: Facts) -> Any:
+    """What longfit does when the key is absent; False for an optimization."""
+    name, _, knob = key.partition(".")
+    if name == "hardware":
+        return 1 if knob in ("count", "nodes") else None
+    if name == "data" and knob:
+        return next((found.default for found in DATA_KEYS if found.name == knob), None)
+    if knob:
+        return facts.knobs(name).get(knob)
+    if name in facts.registry:
+        return False
+    return next((found.default for found in RUN_KEYS if found.name == name), None)
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys to the mapping of a preset: {"lora": True, "lora.rank": 8} -> {"lora": {"rank": 8}}."""
+    body: dict[str, Any] = {}
+    for dotted, value in values.items():
+        name, _, knob = dotted.partition(".")
+        if not knob:
+            body.setdefault(name, value)
+        else:
+            inner = body.get(name)
+            body[name] = {**(inner if isinstance(inner, Mapping) else {}), knob: value}
+    return body
