@@ -13,6 +13,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from PIL import Image
+
 from app.services.presets import load_preset
 from app.tui.app import LongfitApp
 from planner.types import FINAL_STATUSES, Preset
@@ -32,6 +34,8 @@ def save_picture(app: LongfitApp, path: Path) -> Path:
     png_path = path.with_suffix(".png")
     subprocess.run(["rsvg-convert", str(svg_path), "-o", str(png_path)], check=True)
     svg_path.unlink()
+    # a screen has few colours: a palette makes the file five times smaller
+    Image.open(png_path).convert("P", palette=Image.Palette.ADAPTIVE, colors=64).save(png_path, optimize=True)
     return png_path
 
 

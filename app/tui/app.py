@@ -118,6 +118,11 @@ class LongfitApp(App[None]):
         presets = self.services.presets()
         return next((preset for preset in presets if preset.origin != "built-in"), presets[0])
 
+    async def action_quit(self) -> None:
+        """Leave. A run that goes on is named, for it does not need this screen."""
+        run = self._screens.get("run")
+        self.exit(message=(run.farewell if isinstance(run, RunScreen) else "") or None)
+
     def action_help(self) -> None:
         self.push_screen(TextScreen("Help", help_text(self.screen, ascii_only=self.ascii_only)))
 

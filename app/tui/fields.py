@@ -48,7 +48,8 @@ _LABELS = {
     "max_length": "length", "per_device_train_batch_size": "batch", "gradient_accumulation_steps": "accumulation",
     "sequence_parallel": "seq. parallel", "fake_parallel": "fake parallel", "gradient_checkpointing": "checkpointing",
     "num_train_epochs": "epochs", "per_device_eval_batch_size": "eval batch", "lr_scheduler_type": "schedule",
-    "save_total_limit": "keep saves", "rope_scaling": "rope scaling",
+    "save_total_limit": "keep saves", "checkpoint_offload": "offload", "weight_streaming": "streaming",
+    "flash_attention": "flash attn", "rope_scaling": "rope scaling",
 }  # fmt: skip
 
 

@@ -208,10 +208,15 @@ class RunScreen(Screen[None]):
         self.notify("Resuming.", markup=False)
 
     def action_detach(self) -> None:
-        """Leave; the run goes on. Said on the terminal after the screen is gone."""
-        is_final = status_view(self.feed.state).is_final
-        goes_on = f"The run goes on. `longfit attach {self.feed.run.id}` shows it again."
-        self.app.exit(message=None if is_final else goes_on)
+        """Leave; the run goes on."""
+        self.app.run_worker(self.app.action_quit())
+
+    @property
+    def farewell(self) -> str:
+        """What to say on the terminal once the screen is gone; empty when nothing goes on."""
+        if status_view(self.feed.state).is_final:
+            return ""
+        return f"The run goes on. `longfit attach {self.feed.run.id}` shows it again."
 
     def action_search(self) -> None:
         def search(needle: str | None) -> None:

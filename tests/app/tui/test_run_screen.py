@@ -132,12 +132,13 @@ async def test_a_failed_run_shows_its_post_mortem_in_place_of_the_curve(services
         assert "Nothing to stop" in screen_text(app)
 
 
-async def test_detach_leaves_and_says_that_the_run_goes_on(services, run_dir, capsys):
+@pytest.mark.parametrize("key", ["d", "q"])
+async def test_leaving_says_that_the_run_goes_on(services, run_dir, capsys, key):
     app = LongfitApp(services, run_dir=run_dir)
     async with app.run_test(size=(80, 24)) as pilot:
         await drawn(pilot)
-        await pilot.press("d")
-        await pilot.pause()
+        await pilot.press(key)
+        await pilot.pause(0.2)
     assert services.calls == []
     assert "The run goes on. `longfit attach 20261129-120000-qwen2.5-7b-8k-a3f1`" in capsys.readouterr().err
 
