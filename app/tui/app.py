@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rich.text import Text
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
@@ -121,7 +122,8 @@ class LongfitApp(App[None]):
     async def action_quit(self) -> None:
         """Leave. A run that goes on is named, for it does not need this screen."""
         run = self._screens.get("run")
-        self.exit(message=(run.farewell if isinstance(run, RunScreen) else "") or None)
+        words = run.farewell if isinstance(run, RunScreen) else ""
+        self.exit(message=Text(words) if words else None)
 
     def action_help(self) -> None:
         self.push_screen(TextScreen("Help", help_text(self.screen, ascii_only=self.ascii_only)))

@@ -13,6 +13,7 @@ from app.views.series import LossHistory
 from planner.types import RunConfig, RunEvent, RunState
 
 MAX_EVENTS = 500
+PIECES_PER_POLL = 4  # of a megabyte each: about 20,000 rows, so that a run of days is seen to fill in
 
 
 class RunFeed:
@@ -34,8 +35,10 @@ class RunFeed:
         self.log = LogFile(self.run.log)
         self._follower = RunFollower(paths=self.run, log_bytes=0)
 
-    def poll(self) -> None:
-        while True:
+    def poll(self) -> bool:
+        """Take in what is new, at most a few megabytes of it. True when there is more: draw, then poll again."""
+        has_more = True
+        for _ in range(PIECES_PER_POLL):
             update = self._follower.read()
             self.state = update.state
             if update.metrics_restarted:
@@ -46,6 +49,8 @@ class RunFeed:
             self.events += update.events
             del self.events[:-MAX_EVENTS]
             if update.is_empty:
+                has_more = False
                 break
         self.postmortem = self.run.read_json(self.run.postmortem) if self.state.status == "failed" else {}
         self.log.refresh()
+        return has_more

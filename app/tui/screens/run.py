@@ -37,6 +37,7 @@ class Polled(Message):
     """The feed has taken in what was new; ``problem`` is what went wrong, if anything."""
 
     problem: str
+    has_more: bool = False
 
 
 class RunScreen(Screen[None]):
@@ -105,13 +106,12 @@ class RunScreen(Screen[None]):
 
     def _read(self) -> None:
         try:
-            self.feed.poll()
-            problem = ""
+            message = Polled("", has_more=self.feed.poll())
         except LongfitError as error:
-            problem = str(error)
+            message = Polled(str(error))
         finally:
             self._is_polling = False
-        self.post_message(Polled(problem))  # unlike a call into the app, harmless when the app is leaving
+        self.post_message(message)  # unlike a call into the app, harmless when the app is leaving
 
     def on_polled(self, message: Polled) -> None:
         feed, problem = self.feed, message.problem
@@ -129,6 +129,8 @@ class RunScreen(Screen[None]):
         if status.is_final and not self._was_final and self._exit_when_final:
             self.set_timer(POLL_SECONDS, self.app.exit)
         self._was_final = status.is_final
+        if message.has_more:
+            self._poll()
 
     def _draw_loss(self) -> None:
         feed = self.feed
