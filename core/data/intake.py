@@ -27,7 +27,7 @@ _PREVIEW_CHARACTERS = 2000  # of one segment; the middle of longer ones is left 
 _BATCH_ROWS, _BATCH_CHARACTERS = 512, 2_000_000  # one call of the tokenizer: enough work for all cores
 
 Progress = Callable[[int, str, float | None], None]  # (rows read so far, name of the file, share of all bytes read)
-Waiting = tuple[int, int, str, Example]  # part, line, shape, example
+Waiting = tuple[int, int, str, Example, int]  # part, line, shape, example, characters
 
 
 class Intake:
@@ -58,7 +58,7 @@ class Intake:
         with StoreWriter(path) as self._writer, ThreadPoolExecutor(max_workers=1) as other_thread:
             waiting: tuple[list[Waiting], Any, Any] | None = None
             for batch in _batches(self._examples(sources)):
-                layouts = self.tokenizer.lay_out([example for *_, example in batch], self.data.train_on)
+                layouts = self.tokenizer.lay_out([example for *_, example, _ in batch], self.data.train_on)
                 encodings = other_thread.submit(self.tokenizer.encode, layouts)  # while this thread reads and renders
                 if waiting is not None:
                     self._store(*waiting)
@@ -72,7 +72,7 @@ class Intake:
     def _store(self, batch: list[Waiting], layouts: list[Layout | RowError], encodings: Future[dict[int, Any]]) -> None:
         split_at = self.data.split_at if self.data.over_length == "split" else ""
         results = self.tokenizer.finish(layouts, encodings.result(), split_at=split_at)
-        for (part, line, shape, _), result in zip(batch, results):
+        for (part, line, shape, *_), result in zip(batch, results):
             self._take(part, line, shape, result)
         if self.progress is not None:
             share = self._read_bytes / self._total_bytes if self._total_bytes else None
@@ -136,18 +136,18 @@ class Intake:
                     self.tally.refuse(name, line, error.kind, str(error))
                     continue
                 self.tally.shapes[shape] += 1
-                self._look_at(example)
-                yield part, line, shape, example
+                yield part, line, shape, example, self._look_at(example)
             first += len(source.parts)
             before += source.size_bytes
 
-    def _look_at(self, example: Example) -> None:
-        """Count what is allowed and yet worth knowing."""
+    def _look_at(self, example: Example) -> int:
+        """Count what is allowed and yet worth knowing; the number of characters."""
         texts = texts_of(example)
         if any(self._special.search(text) for text in texts):
             self.tally.notes["the text of a special token stands in the content"] += 1
         if any("\0" in text for text in texts):
             self.tally.notes["NUL characters in the content, kept"] += 1
+        return sum(map(len, texts))
 
     def _take(self, part: int, line: int, shape: str, result: Tokenized | RowError) -> None:
         name = self._names[part]
@@ -203,7 +203,7 @@ def _batches(examples: Iterator[Waiting]) -> Iterator[list[Waiting]]:
     characters = 0
     for waiting in examples:
         batch.append(waiting)
-        characters += sum(map(len, texts_of(waiting[3])))
+        characters += waiting[4]
         if len(batch) >= _BATCH_ROWS or characters >= _BATCH_CHARACTERS:
             yield batch
             batch, characters = [], 0

@@ -255,8 +255,7 @@ def _message(turn: Any, number: int) -> dict[str, Any]:
             raise RowError("role", f"{where} has tool_calls but is not the assistant's")
         message["tool_calls"] = _tool_calls(calls, where)
     for key in _KEPT_KEYS:
-        text = _text_or_none(turn.get(key), f"{key!r} of {where}")
-        if text is not None:
+        if turn.get(key) is not None and (text := _text_or_none(turn[key], f"{key!r} of {where}")) is not None:
             message[key] = text
     flag = next((turn[key] for key in ("train", "loss", "weight") if turn.get(key) is not None), None)
     if flag is not None:

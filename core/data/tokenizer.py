@@ -279,21 +279,23 @@ def _with_true_offsets(backend: Any) -> Any:
     """The backend without padding and truncation, and with positions that include leading spaces.
 
     Byte-level tokenizers such as Llama 3's trim spaces from the positions (not from the tokens), which would hide a
-    space at the edge of a span.
+    space at the edge of a span. A post-processor can be changed only through its pickled state.
     """
-    from tokenizers import Tokenizer
+    backend.no_padding()
+    backend.no_truncation()
+    processor = backend.post_processor
+    if processor is None:
+        return backend
+    state = json.loads(processor.__getstate__())
+    for part in _processors(state):
+        if part.get("type") == "ByteLevel":
+            part["trim_offsets"] = False
+    processor.__setstate__(json.dumps(state).encode())
+    backend.post_processor = processor
+    return backend
 
-    settings = json.loads(backend.to_str())
-    settings["padding"] = settings["truncation"] = None
-    for processor in _processors(settings.get("post_processor")):
-        if processor.get("type") == "ByteLevel":
-            processor["trim_offsets"] = False
-    return Tokenizer.from_str(json.dumps(settings, ensure_ascii=False))
 
-
-def _processors(node: dict[str, Any] | None) -> list[dict[str, Any]]:
-    if node is None:
-        return []
+def _processors(node: dict[str, Any]) -> list[dict[str, Any]]:
     return [node, *(inner for child in node.get("processors", []) for inner in _processors(child))]
 
 
