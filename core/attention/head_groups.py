@@ -13,8 +13,9 @@ Idea: Untied Ulysses (arXiv 2602.21196), with a group where it has a stage.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -33,12 +34,13 @@ from core.attention.register import RowAttention
 from core.model.adapters import ADAPTER_NAME
 from planner.errors import ConfigError
 
-# Exact classes only: the forward below is theirs, rearranged. The RoPE function is the one their own forward calls.
-ROPE: dict[type, Callable[..., tuple[Tensor, Tensor]]] = {
-    modeling_llama.LlamaAttention: modeling_llama.apply_rotary_pos_emb,
-    modeling_mistral.MistralAttention: modeling_mistral.apply_rotary_pos_emb,
-    modeling_qwen2.Qwen2Attention: modeling_qwen2.apply_rotary_pos_emb,
-    modeling_qwen3.Qwen3Attention: modeling_qwen3.apply_rotary_pos_emb,
+# Exact classes only: the forward below is theirs, rearranged. The RoPE function is the one that their own
+# forward calls: a global of the file, which `liger` may have replaced.
+ROPE: dict[type, ModuleType] = {
+    modeling_llama.LlamaAttention: modeling_llama,
+    modeling_mistral.MistralAttention: modeling_mistral,
+    modeling_qwen2.Qwen2Attention: modeling_qwen2,
+    modeling_qwen3.Qwen3Attention: modeling_qwen3,
 }
 
 
@@ -74,7 +76,7 @@ class HeadGroups:
         self.module = module
         self.num_groups = num_groups
         self.num_calls = 0
-        self._rope = ROPE[type(module)]
+        self._rope = ROPE[type(module)].apply_rotary_pos_emb
         self._linears = [_linear_of(name, getattr(module, name)) for name in ("q_proj", "k_proj", "v_proj", "o_proj")]
         self._norms = [getattr(module, name, None) for name in ("q_norm", "k_norm")]  # Qwen3: over each head
         # Mistral's attention reads the window from the config, the others keep their layer's

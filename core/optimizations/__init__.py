@@ -7,6 +7,7 @@ from core.optimizations.fake_parallel import FakeParallel
 from core.optimizations.flash_attention import FlashAttention
 from core.optimizations.fused_loss import FusedLoss
 from core.optimizations.gradient_checkpointing import GradientCheckpointing
+from core.optimizations.liger import Liger
 from core.optimizations.lora import Lora
 from core.optimizations.packing import Packing
 from core.optimizations.qlora import QLora
@@ -18,6 +19,7 @@ REGISTRY: dict[str, type] = {
     for optimization in (
         Lora,
         QLora,
+        Liger,
         GradientCheckpointing,
         CheckpointOffload,
         FusedLoss,

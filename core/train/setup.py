@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from core.attention.kept import AttentionKeeper
     from core.attention.sequence import SequenceAttention
     from core.loss.head_loss import HeadLoss
+    from core.model.liger_ops import LigerOps
     from core.offload.layer_inputs import LayerInputs
     from core.parallel.mesh import Mesh
 
@@ -32,6 +33,7 @@ class TrainingSetup:
     emit: Callable[[str, Mapping[str, Any]], None]  # events: ("fallback", {...})
     keeper: AttentionKeeper | None = None  # attention outputs kept from a layer's forward to its recompute
     layer_inputs: LayerInputs | None = None  # inputs of checkpointed layers, when they wait in host memory
+    liger: LigerOps | None = None  # modules that compute in Liger's kernels
     packing: bool = False  # several samples share a row of max_length
     undo: list[Callable[[], None]] = field(default_factory=list)  # patches to take back, last first
     counts: Counter[str] = field(default_factory=Counter)  # what really happened, for ``verify``: "rows", "samples"

@@ -1,0 +1,68 @@
+"""What Liger's kernels save and read less: `core/optimizations/liger.py` returns it.
+
+Source: liger-kernel 0.8 ops/rms_norm.py (saves its input and 1/rms, writes the input's gradient over the output's),
+ops/swiglu.py (saves gate and up, writes their gradients over them), ops/rope.py (in place).
+"""
+
+from __future__ import annotations
+
+from planner.effects import Drop, Effect, Scale, TermSpec
+from planner.optimization import PlanContext
+from planner.parts.activations import MLP_BACKWARD, SAVED, SAVED_BY_MLP, both_layers
+from planner.parts.sizes import Sizes, sizes_of
+from planner.parts.static import elementwise_bytes
+
+_SOURCE = "liger-kernel 0.8"
+
+
+def liger_effect(ctx: PlanContext, *, rms_norm: bool, swiglu: bool, rope: bool) -> Effect:
+    s = sizes_of(ctx)
+    add: list[TermSpec] = []
+    drop: list[Drop] = []
+    if rms_norm and s.is_half:
+        for layers in ("layer", "other_layers"):
+            drop += [Drop(key=f"{layers}.{norm}", formula="no fp32 copy") for norm in ("norm1", "norm2")]
+        add += both_layers(s, "liger.norm1", "activations", SAVED, 4 * s.T, "4 * T: 1/rms", source=_SOURCE)
+        add += both_layers(
+            s, "liger.norm2", "activations", SAVED_BY_MLP, (s.c * s.d + 4) * s.T,
+            f"({s.c}d + 4) * T: the MLP norm's input, and 1/rms", source=_SOURCE,
+        )  # fmt: skip
+        drop.append(Drop(key="final_norm", formula="no fp32 copy"))
+        add.append(
+            TermSpec(
+                key="liger.final_norm", part="activations", instants=frozenset({"forward_loss", "loss_backward"}),
+                bytes=s.c * s.d * s.T, formula=f"{s.c}d * T: the last norm's input", source=_SOURCE,
+            )
+        )  # fmt: skip
+    if swiglu:
+        drop += [Drop(key=f"{layers}.mlp", formula="silu(gate) is not saved") for layers in ("layer", "other_layers")]
+        add += both_layers(
+            s, "liger.mlp", "activations", SAVED_BY_MLP, 2 * s.c * s.f * s.T, f"2 * {s.c}f * T: gate, up",
+            source=_SOURCE,
+        )  # fmt: skip
+        drop.append(Drop(key="layer_backward.mlp", formula="gradients are written over gate and up"))
+        add.append(
+            TermSpec(
+                key="layer_backward.liger_mlp", part="activations", instants=MLP_BACKWARD,
+                bytes=s.c * (s.d + s.f) * s.T, formula=f"{s.c}(d + f) * T: gradients of residual and product",
+                source=_SOURCE,
+            )
+        )  # fmt: skip
+    numerator, denominator = _bytes(s, rms_norm, swiglu, rope), elementwise_bytes(s)
+    text = "norms, SwiGLU and RoPE in one pass each"
+    return Effect(
+        add=tuple(add),
+        drop=tuple(drop),
+        scale_work=tuple(
+            Scale(key=key, numerator=numerator, denominator=denominator, formula=text, source=_SOURCE)
+            for key in ("memory.layers", "memory.recompute")
+        ),
+    )
+
+
+def _bytes(s: Sizes, rms_norm: bool, swiglu: bool, rope: bool) -> int:
+    """planner/parts/static.py, elementwise_bytes, with each fused op reading its inputs and writing its output once."""
+    norms = 2 * s.c * s.d if rms_norm else (4 * s.c + 32) * s.d
+    rotation = (2 if rope else 10) * s.c * (s.q + s.kv)
+    product = (3 if swiglu else 5) * s.c * s.f
+    return (2 * norms + rotation + product + 6 * s.c * s.d) * s.T
