@@ -16,6 +16,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "fit": ("app.cli.fit", "the longest length or largest batch that fits"),
     "data": ("app.cli.data", "what becomes of each row of a data set"),
     "train": ("app.cli.train", "plan, then train; Ctrl-C detaches, the run goes on"),
+    "sft": ("app.cli.sft", "the flags of `swift sft`: findings, plan, then train"),
+    "import": ("app.cli.import_", "a pasted command or configuration becomes a preset"),
     "demo": ("app.cli.demo", "train a real small model on real documents, watched, in minutes"),
     "runs": ("app.cli.runs", "the runs on this disk"),
     "attach": ("app.cli.attach", "follow a run"),
@@ -54,7 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if verb is not None and verb not in VERBS:
         verb = None
     parser = build_parser(verb)
-    args = parser.parse_args(arguments)
+    args, args.rest = parser.parse_known_args(arguments)
+    if args.rest and not getattr(args, "takes_rest", False):  # sft and import read the flags of other tools
+        parser.error(f"unrecognized arguments: {' '.join(args.rest)}")
     if args.version:
         from importlib.metadata import version
 

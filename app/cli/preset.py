@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 
 from app.services.presets import list_presets, load_preset, parse_override, preset_text, save_preset
+from planner.types import Preset
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,6 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing.add_argument("--json", action="store_true")
     show = actions.add_parser("show", help="a preset as YAML")
     show.add_argument("preset")
+    show.add_argument("--as", choices=("swift", "axolotl", "llamafactory", "hf"), dest="target",
+                      help="in the words of another tool; what it cannot say is told")  # fmt: skip
     save = actions.add_parser("save", help="save a preset, changed, among your own")
     save.add_argument("preset")
     save.add_argument("name", help="name of the new preset")
@@ -37,6 +40,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     preset = load_preset(args.preset)
     if args.action == "show":
+        if args.target is not None:
+            return _show_as(preset, args.target)
         print(preset_text(preset), end="")
         return 0
     overrides = dict(parse_override(text) for text in args.overrides)
@@ -46,4 +51,16 @@ def run(args: argparse.Namespace) -> int:
     changed = replace(preset, name=args.name, values=merge_overrides(preset.values, overrides))
     resolve(changed)  # nothing is saved that could not be planned
     print(save_preset(changed, overwrite=args.overwrite))
+    return 0
+
+
+def _show_as(preset: Preset, target: str) -> int:
+    from app.services.importing.exported import export_preset
+    from app.views.findings import findings_text
+
+    exported = export_preset(preset, target)
+    lost = [finding for finding in exported.findings if finding.kind != "translated"]
+    if lost:
+        print(findings_text(lost), file=sys.stderr)
+    print(exported.text, end="")
     return 0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from app.cli.attach import watch
 from app.cli.planning_arguments import add_planning_arguments, overrides_of
 from app.cli.run_arguments import add_runs_dir
 from app.services.launch import launch_planned, plan_for_launch, refuse_what_does_not_fit
+from app.services.planning import Planned
 from app.views.data_report import progress_words
 from app.views.plan_view import (
     batch_words,
@@ -26,6 +28,11 @@ from planner.types import Plan
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_planning_arguments(parser)
     add_runs_dir(parser)
+    add_launch_arguments(parser)
+
+
+def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of `train` and `sft`."""
     parser.add_argument("--detach", action="store_true", help="return as soon as the run is under way")
     parser.add_argument("--yes", action="store_true", help="do not ask when the plan is tight")
     parser.add_argument("--force", action="store_true", help="launch although the plan says that it does not fit")
@@ -35,12 +42,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0 done or stopped, 1 failed, 2 bad input, 3 does not fit, 4 out of memory, 5 environment, 130 detached."""
     planned = plan_for_launch(args.preset, overrides_of(args), gpu=args.gpu)
+    return train_planned(planned, args, runs_root=args.runs_dir)
+
+
+def train_planned(planned: Planned, args: argparse.Namespace, *, runs_root: Path | None) -> int:
+    """Show the plan, launch and watch; `args` has what add_launch_arguments added. The exit codes of ``run``."""
     _say(plan_summary(planned.plan))
     if not args.force:
         refuse_what_does_not_fit(planned.plan)
     if planned.plan.verdict != "fits" and not args.yes:
         _ask_to_go_on(planned.plan)
-    paths = launch_planned(planned, runs_root=args.runs_dir, on_progress=_show_rows)
+    paths = launch_planned(planned, runs_root=runs_root, on_progress=_show_rows)
     _say(f"run {paths.id} in {paths.path}")
     if args.detach:
         print(paths.path)

@@ -93,6 +93,19 @@ def _bf16(draft: Draft, setting: Setting) -> None:
         draft.tell("default", [setting], why="bfloat16 is not switched on by it.")
 
 
+def _float32(draft: Draft, setting: Setting) -> None:
+    if truth(setting.value):
+        draft.wish("dtype", "float32", setting)
+    else:
+        draft.tell("default", [setting], why="float32 is not switched on by it.")
+
+
+def _adapter_dtype(draft: Draft, setting: Setting) -> None:
+    """Off: PEFT leaves the adapters in the dtype of the base."""
+    base = str(draft.peek("dtype") or "bfloat16")
+    draft.wish("adapter.adapter_dtype", "float32" if truth(setting.value) else base, setting)
+
+
 def _checkpointing(draft: Draft, setting: Setting) -> None:
     word = str(one(setting.value)).lower()
     if word.startswith("offload"):
@@ -176,6 +189,7 @@ RULES: Mapping[str, Rule] = {
     "lora_target_linear": _target_linear,
     "lora_fan_in_fan_out": ignored("It follows from the model."),
     "peft_use_dora": LORA["use_dora"],
+    "peft_autocast_adapter_dtype": _adapter_dtype,
     "peft_use_rslora": LORA["use_rslora"],
     "peft_init_lora_weights": LORA["init_weights"],
     "peft_layers_to_transform": impossible("Adapters go to every layer."),
@@ -225,6 +239,7 @@ RULES: Mapping[str, Rule] = {
     "bf16": _bf16,
     "bfloat16": _bf16,
     "float16": TRAINER["fp16"],
+    "float32": _float32,
     "fp8": impossible("Training is in bfloat16, float16 or float32."),
     "gradient_checkpointing": _checkpointing,
     "activation_offloading": wishes("checkpoint_offload", lambda value: not is_off(value)),

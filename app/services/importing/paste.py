@@ -35,7 +35,7 @@ def _read(text: str) -> Pasted:
             return pasted
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     key_lines = sum(bool(_KEY_LINE.match(line)) for line in lines)
-    is_document = text.lstrip().startswith("{") or (bool(lines) and bool(_KEY_LINE.match(lines[0])))
+    is_document = bool(lines) and bool(lines[0].lstrip().startswith("{") or _KEY_LINE.match(lines[0]))
     if is_document and 2 * key_lines >= sum(bool(_FLAG_WORD.search(line)) for line in lines):
         document = read_document(text)
         if document.source != "nothing":

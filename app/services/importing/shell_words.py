@@ -129,7 +129,8 @@ def _quote_end(text: str, at: int, bare: str) -> int:
     if closers is None or bare.isalnum():
         return at
     end = at + 1
-    while end < len(text) and text[end].translate(_FULL_WIDTH) not in closers:
+    full_width = {} if text[at] in "'\"" else _FULL_WIDTH  # a plain quote is closed by its like alone
+    while end < len(text) and text[end].translate(full_width) not in closers:
         end += 2 if text[end] == "\\" and char == '"' else 1
     if end >= len(text) or _SWALLOWED_FLAG.search(text, at, end):
         return at
