@@ -11,24 +11,24 @@ from collections.abc import Mapping
 from planner.effects import TermSpec
 from planner.optimization import PlanContext
 from planner.parts.runtime import context_term
-from planner.types import DTYPE_BYTES, INSTANTS, Instant, Term
+from planner.types import INSTANTS, Instant, Term
 
 MIB = 1024**2
 
-BASELINE_BYTES = 450 * MIB  # Python, torch, transformers and peft, imported
+BASELINE_BYTES = 400 * MIB  # Python, torch, transformers and peft, imported
 LIBRARY_BYTES = 48 * MIB  # GEMM packing buffers, thread stacks, code pages touched by the first step
 GLOO_BYTES = 24 * MIB  # pairs, and the staging of one gradient reduction
 HEAP_HOLES_SHARE = 0.05  # freed blocks below malloc's mmap threshold stay resident
-LOAD_COPY_SHARE = 1.0  # checkpoint bytes that are resident beside the parameters while they are filled
+CHECKPOINT_ELEMENT_BYTES = 2  # of the file, while parameters are filled from it
 
 
 def load_terms(ctx: PlanContext) -> tuple[TermSpec, ...]:
-    """safetensors maps the file: its pages are resident until the parameters are made from them."""
-    size = round(LOAD_COPY_SHARE * DTYPE_BYTES[ctx.config.dtype] * ctx.model.num_parameters)
+    """A checkpoint in float32 is mapped and used in place; one in 16 bit is resident beside the parameters made of it."""
+    size = CHECKPOINT_ELEMENT_BYTES * ctx.model.num_parameters
     return (
         TermSpec(
             key="load.file_pages", part="runtime", instants=frozenset({"load"}), bytes=size,
-            formula=f"{LOAD_COPY_SHARE:g} * {DTYPE_BYTES[ctx.config.dtype]} * {ctx.model.num_parameters}",
+            formula=f"{CHECKPOINT_ELEMENT_BYTES} * {ctx.model.num_parameters}: pages of a 16-bit checkpoint",
             basis="assumed", source="safetensors: memory-mapped",
         ),
     )  # fmt: skip
