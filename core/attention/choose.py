@@ -119,8 +119,13 @@ def installed_packages() -> dict[str, str]:
             found[distribution] = metadata.version(distribution)
         except metadata.PackageNotFoundError:
             continue
-    if find_spec("flash_attn_interface") is not None:  # a build of the hopper folder need not be a distribution
-        found.setdefault("flash-attn-3", "unknown")
+    # a build of the hopper folder, or a wheel unpacked onto the path, need not be a distribution
+    for module, distribution in (("flash_attn_interface", "flash-attn-3"), ("flash_attn.cute", "flash-attn-4")):
+        try:
+            if find_spec(module) is not None:
+                found.setdefault(distribution, "unknown")
+        except ImportError:  # no parent package, or one that does not load
+            continue
     return found
 
 

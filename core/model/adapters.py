@@ -1,13 +1,19 @@
-"""LoRA adapters around a loaded model, by PEFT. Called by `lora` (core/optimizations/lora.py)."""
+"""LoRA adapters around a loaded model, by PEFT. Called by `lora` and `qlora` (core/optimizations)."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from torch import nn
 
+from core.optimizations.evidence import NotActive
 from planner.errors import ConfigError
+
+if TYPE_CHECKING:
+    from core.train.setup import TrainingSetup
 
 ADAPTER_NAME = "default"
 
@@ -60,3 +66,36 @@ def linear_names(model: nn.Module) -> list[str]:
 def lora_layers(model: nn.Module) -> dict[str, LoraLayer]:
     """The adapted modules by name."""
     return {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
+
+
+def train_adapters(
+    setup: TrainingSetup, name: str, *, rank: int, alpha: int, targets: str, dropout: float, adapter_dtype: str
+) -> None:
+    """Wrap the run's model and watch, under ``name``, which adapter matrices a gradient reaches."""
+    setup.model = add_lora(
+        setup.model, rank=rank, alpha=alpha, targets=targets, dropout=dropout, dtype=getattr(torch, adapter_dtype),
+        seed=setup.config.seed,
+    )  # fmt: skip
+    reached = setup.seen.setdefault(name, set())
+    for module_name, layer in lora_layers(setup.model).items():
+        for which, matrix in (("A", layer.lora_A), ("B", layer.lora_B)):
+            hook = matrix[ADAPTER_NAME].weight.register_post_accumulate_grad_hook(
+                lambda _, key=f"{module_name}.{which}": reached.add(key)
+            )
+            setup.undo.append(hook.remove)
+
+
+def prove_adapters(setup: TrainingSetup, name: str) -> tuple[int, int]:
+    """(adapters, trainable parameters).
+
+    Raises:
+        NotActive: a gradient did not reach every matrix, or something else than adapters trains.
+    """
+    adapters, reached = lora_layers(setup.model), setup.seen[name]
+    silent = [f"{module}.{matrix}" for module in adapters for matrix in "AB" if f"{module}.{matrix}" not in reached]
+    if silent or not adapters:
+        raise NotActive(f"{name}: no gradient reached {len(silent)} adapter matrices, the first is {silent[:1]}")
+    trained_base = [n for n, p in setup.model.named_parameters() if p.requires_grad and ".lora_" not in n]
+    if trained_base:
+        raise NotActive(f"{name}: {len(trained_base)} base parameters are not frozen, the first is {trained_base[0]}")
+    return len(adapters), sum(p.numel() for p in setup.model.parameters() if p.requires_grad)

@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from core.attention.register import ATTENTION_NAME, register_attention
+from core.model.nf4 import quantise_linears
 from planner.errors import ConfigError
 from planner.model_spec import model_spec_from_config
 from planner.types import ModelSpec, RunConfig
@@ -22,7 +23,8 @@ from planner.types import ModelSpec, RunConfig
 def load_model(config: RunConfig, device: torch.device) -> tuple[nn.Module, ModelSpec]:
     """The causal LM in training mode on ``device``, in config.dtype, and its shape.
 
-    Every parameter is trainable under method "full" and frozen under "lora" (the adapter brings its own).
+    Every parameter is trainable under method "full" and frozen under "lora" and "qlora" (the adapter brings its own);
+    under "qlora" the decoder linears are NF4.
 
     Raises:
         ConfigError: no such model, a family longfit does not know, attention dropout, or rows longer than the sliding
@@ -51,6 +53,10 @@ def load_model(config: RunConfig, device: torch.device) -> tuple[nn.Module, Mode
         ) from error
     freeze_dynamic_rope(model, config.max_length)
     model.requires_grad_(config.method == "full")
+    qlora = config.optimization("qlora")
+    if qlora is not None:  # before the model goes to the device, which need not hold it in 16 bit
+        double_quant = qlora.as_dict().get("double_quant", True)
+        quantise_linears(model, double_quant=double_quant, dtype=getattr(torch, config.dtype), device=device)
     return model.to(device).train(), spec
 
 

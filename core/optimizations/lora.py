@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from core.optimizations.evidence import Evidence, NotActive
+from core.optimizations.evidence import Evidence
 from planner.effects import Effect
 from planner.optimization import PlanContext, RankShape, knob
 from planner.parts.adapters import adapter_effect, check_adapters
@@ -49,36 +49,19 @@ class Lora:
         )
 
     def apply(self, setup: TrainingSetup) -> None:
-        import torch
+        from core.model.adapters import train_adapters
 
-        from core.model.adapters import ADAPTER_NAME, add_lora, lora_layers
-
-        setup.model = add_lora(
-            setup.model, rank=self.rank, alpha=self.alpha, targets=self.targets, dropout=self.dropout,
-            dtype=getattr(torch, self.adapter_dtype), seed=setup.config.seed,
+        train_adapters(
+            setup, self.name, rank=self.rank, alpha=self.alpha, targets=self.targets, dropout=self.dropout,
+            adapter_dtype=self.adapter_dtype,
         )  # fmt: skip
-        reached = setup.seen.setdefault(self.name, set())
-        for module_name, layer in lora_layers(setup.model).items():
-            for matrix in (layer.lora_A, layer.lora_B):
-                parameter = matrix[ADAPTER_NAME].weight
-                which = f"{module_name}.{'A' if matrix is layer.lora_A else 'B'}"
-                hook = parameter.register_post_accumulate_grad_hook(lambda _, which=which: reached.add(which))
-                setup.undo.append(hook.remove)
 
     def verify(self, setup: TrainingSetup) -> Evidence:
-        from core.model.adapters import lora_layers
+        from core.model.adapters import prove_adapters
 
-        adapters = lora_layers(setup.model)
-        reached = setup.seen[self.name]
-        silent = [f"{name}.{matrix}" for name in adapters for matrix in "AB" if f"{name}.{matrix}" not in reached]
-        if silent or not adapters:
-            raise NotActive(f"lora: no gradient reached {len(silent)} adapter matrices, the first is {silent[:1]}")
-        trained_base = [n for n, p in setup.model.named_parameters() if p.requires_grad and ".lora_" not in n]
-        if trained_base:
-            raise NotActive(f"lora: {len(trained_base)} base parameters are not frozen, the first is {trained_base[0]}")
-        trainable = sum(p.numel() for p in setup.model.parameters() if p.requires_grad)
+        adapters, trainable = prove_adapters(setup, self.name)
         return Evidence(
             optimization=self.name,
-            claim=f"gradients reached both matrices of {len(adapters)} adapters, {trainable:,} trainable parameters",
-            counts=(("adapters", len(adapters)), ("trainable_parameters", trainable)),
+            claim=f"gradients reached both matrices of {adapters} adapters, {trainable:,} trainable parameters",
+            counts=(("adapters", adapters), ("trainable_parameters", trainable)),
         )

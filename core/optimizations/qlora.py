@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+from core.optimizations.evidence import Evidence, NotActive
 from planner.effects import Effect
 from planner.optimization import PlanContext, RankShape, knob
 from planner.parts.adapters import adapter_effect, check_adapters
 from planner.parts.nf4 import nf4_effect
 from planner.types import Issue
+
+if TYPE_CHECKING:
+    from core.train.setup import TrainingSetup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +26,7 @@ class QLora:
     )
     main_knob: ClassVar[str | None] = "rank"
     stage: ClassVar[int] = 30
-    available: ClassVar[bool] = False
+    available: ClassVar[bool] = True
 
     rank: int = knob(16, help="rank r of each update", minimum=1)
     alpha: int = knob(32, help="the update is scaled by alpha / rank", minimum=1)
@@ -37,19 +41,27 @@ class QLora:
         issues = list(
             check_adapters(ctx, self.name, targets=self.targets, dropout=self.dropout, adapter_dtype=self.adapter_dtype)
         )
+        if ctx.config.optimization("fake_parallel") is not None:
+            issues.append(
+                Issue(
+                    code="qlora-fake-parallel", severity="error", what="qlora and fake_parallel are both switched on.",
+                    why="fake_parallel cuts rows and columns of plain weights, and a 4-bit weight has none.",
+                    fix="Remove fake_parallel, or use lora.", suggestion=(("fake_parallel", None),),
+                )
+            )  # fmt: skip
         if ctx.cluster.gpu.kind != "cuda":
             issues.append(
                 Issue(
-                    code="qlora-device", severity="error", what="qlora needs an NVIDIA GPU.",
-                    why="The NF4 kernels of bitsandbytes run on CUDA here.", fix="Use lora on this machine.",
-                    suggestion=(("qlora", None), ("lora", self.rank)),
+                    code="qlora-device", severity="warning", what="qlora runs on a CPU, slowly.",
+                    why="Every linear is dequantised each time it is used, and a CPU has no kernel that does both at once.",
+                    fix="Use lora on this machine.", suggestion=(("qlora", None), ("lora", self.rank)),
                 )
             )  # fmt: skip
-        elif ctx.environment.source == "detected" and "bitsandbytes" not in ctx.environment.packages:
+        if ctx.environment.source == "detected" and "bitsandbytes" not in ctx.environment.packages:
             issues.append(
                 Issue(
                     code="package-bitsandbytes", severity="error", what="qlora needs the package bitsandbytes.",
-                    why="It is not installed.", fix="pip install 'longfit[bnb]'",
+                    why="It is not installed.", fix="pip install 'longfit[bnb]'", suggestion=(("qlora", None),),
                 )
             )  # fmt: skip
         return tuple(issues)
@@ -62,3 +74,36 @@ class QLora:
             ctx, rank=self.rank, targets=self.targets, dropout=self.dropout, adapter_dtype=self.adapter_dtype
         )
         return nf4_effect(ctx, double_quant=self.double_quant, adapters=adapters)
+
+    def apply(self, setup: TrainingSetup) -> None:
+        import torch
+
+        from core.model.adapters import train_adapters
+        from core.model.nf4 import quantise_linears
+
+        setup.model.requires_grad_(False)
+        quantise_linears(  # those that load_model has not
+            setup.model, double_quant=self.double_quant, dtype=getattr(torch, setup.config.dtype), device=setup.device
+        )
+        train_adapters(
+            setup, self.name, rank=self.rank, alpha=self.alpha, targets=self.targets, dropout=self.dropout,
+            adapter_dtype=self.adapter_dtype,
+        )  # fmt: skip
+
+    def verify(self, setup: TrainingSetup) -> Evidence:
+        from core.model.adapters import prove_adapters
+        from core.model.nf4 import quantised_linears
+
+        adapters, trainable = prove_adapters(setup, self.name)
+        linears = quantised_linears(setup.causal_lm)
+        wanted = 7 * setup.spec.num_layers
+        packed = [linear for linear in linears if linear.weight.quant_state.nested == self.double_quant]
+        if len(packed) != wanted:
+            raise NotActive(f"qlora: {len(packed)} of {wanted} decoder linears are NF4 as asked for")
+        num_bytes = sum(linear.weight.numel() for linear in linears)
+        return Evidence(
+            optimization=self.name,
+            claim=f"{len(linears)} decoder linears are NF4 ({num_bytes:,} bytes before scales), gradients reached both "
+            f"matrices of {adapters} adapters, {trainable:,} trainable parameters",
+            counts=(("linears", len(linears)), ("adapters", adapters), ("trainable_parameters", trainable)),
+        )

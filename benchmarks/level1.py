@@ -1,0 +1,246 @@
+"""Level 1 against transformers + PEFT + Liger on one GPU, in the same run: speed and peak, Qwen2.5-7B shape, LoRA r64.
+
+    python benchmarks/level1.py OUT.csv [--steps 5] [LENGTH ...]        8192 32768 65536 131072 unless given
+
+Random weights and ids, batch 1, every token a label, bf16 adapters, torch AdamW. Each (engine, length) is a process of
+its own; the engines take turns at each length. Tokens/s is the median of --steps after 2 to warm up. A row that fails
+says so and does not stop the others; the file is rewritten after each row.
+
+    hf      transformers' own loop as fast as it goes: Liger's RMSNorm, SwiGLU, RoPE and fused linear cross entropy,
+            gradient checkpointing, autocast, cuDNN attention
+    ours    longfit: the same Liger ops, chunked loss, the attention kernel that the start-up probe chooses, attention
+            outputs kept from 32K up with the layer inputs in host memory instead
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+MODEL = "Qwen/Qwen2.5-7B-Instruct"
+LENGTHS = (8192, 32768, 65536, 131072)
+LONG_TOKENS = 32768
+WARM_UP = 2
+LORA = {"rank": 64, "alpha": 128, "adapter_dtype": "bfloat16"}
+
+
+def values_of(length: int) -> dict[str, Any]:
+    """The preset keys of ours."""
+    is_long = length >= LONG_TOKENS
+    return {
+        "lora": LORA,
+        "gradient_checkpointing": {"save_attention": is_long},
+        "fused_loss": True,
+        "liger": True,
+        **({"checkpoint_offload": True} if is_long else {}),
+    }
+
+
+def run_ours(length: int, num_steps: int) -> dict[str, Any]:
+    import torch
+
+    from app.services.hardware import detect_cluster
+    from app.services.planning import plan_resolved
+    from app.services.resolve import resolve
+    from core.attention.register import ATTENTION_NAME, register_attention
+    from core.data.row import Row
+    from core.optimizations import REGISTRY
+    from core.parallel.layout import shard_row
+    from core.parallel.mesh import build_mesh
+    from core.train.build import build_setup, verify_setup
+    from core.train.forward import forward_loss
+    from core.train.optimizer import build_optimizer
+    from planner.types import Preset
+
+    values = values_of(length)
+    preset = Preset(
+        name="level1", description="",
+        values={"model": MODEL, "max_length": length, "data": {"train": ["random"]}, **_rope(length), **values},
+    )  # fmt: skip
+    resolved = resolve(preset, cluster=detect_cluster(1))
+    config, device = resolved.config, torch.device("cuda")
+    register_attention()
+    model = _random_model(ATTENTION_NAME, length)
+    model.requires_grad_(False).train()
+    mesh = build_mesh(config.parallel, rank=0, world=1)
+    events: list[tuple[str, Any]] = []
+    setup = build_setup(
+        config, resolved.model, model, mesh, device, lambda kind, data: events.append((kind, dict(data))), REGISTRY
+    )
+    optimizer = build_optimizer(
+        setup.model, optim=config.optim, learning_rate=1e-4, weight_decay=0.0, betas=(0.9, 0.999), epsilon=1e-8
+    )
+    ids = _ids(length, resolved.model.vocab_size)
+    row = Row(
+        input_ids=ids, labels=torch.cat((ids[1:], torch.tensor([-100]))), position_ids=torch.arange(length),
+        cu_seqlens=(0, length), sample_ids=(0,), num_targets=length - 1,
+    )  # fmt: skip
+
+    def step() -> float:
+        loss = forward_loss(setup, shard_row(row, mesh, device)) / row.num_targets
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.item()
+
+    measured = _measure(step, length, num_steps)
+    plan = plan_resolved(resolved).worst_gpu
+    return {
+        **measured, "attention": setup.attention.kernel.name, "values": json.dumps(values, sort_keys=True),
+        "planned_allocated": plan.allocated.peak_bytes, "planned_used": plan.used_bytes,
+        "evidence": " | ".join(evidence.claim for evidence in verify_setup(setup, REGISTRY)),
+        "fallbacks": " | ".join(data["reason"] for kind, data in events if kind == "fallback"),
+    }  # fmt: skip
+
+
+def run_hf(length: int, num_steps: int) -> dict[str, Any]:
+    import torch
+    from liger_kernel.transformers import apply_liger_kernel_to_qwen2
+    from peft import LoraConfig, get_peft_model
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    apply_liger_kernel_to_qwen2(rope=True, rms_norm=True, swiglu=True, fused_linear_cross_entropy=True)
+    model = _random_model("sdpa", length)
+    model.requires_grad_(False).train()
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    lora = LoraConfig(r=LORA["rank"], lora_alpha=LORA["alpha"], target_modules=targets, task_type="CAUSAL_LM")
+    peft_model = get_peft_model(model, lora, autocast_adapter_dtype=False)
+    peft_model.enable_input_require_grads()
+    trainable = [p for p in peft_model.parameters() if p.requires_grad]
+    for parameter in trainable:
+        parameter.data = parameter.data.bfloat16()
+    optimizer = torch.optim.AdamW(trainable, lr=1e-4)
+    ids = _ids(length, model.config.vocab_size)[None].cuda()
+
+    def step() -> float:
+        with torch.autocast("cuda", dtype=torch.bfloat16), sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
+            loss = peft_model(input_ids=ids, labels=ids, use_cache=False).loss
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.item()
+
+    return {**_measure(step, length, num_steps), "attention": f"SDPA cuDNN {torch.backends.cudnn.version()}"}
+
+
+def _rope(length: int) -> dict[str, Any]:
+    """Beyond the 32,768 positions of the model, as a user would have to ask for it."""
+    return {"rope_scaling": {"type": "yarn", "factor": length / 32768}} if length > 32768 else {}
+
+
+def _random_model(attention: str, length: int) -> Any:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from core.model.load import scale_rope
+    from planner.catalog.models import MODELS
+
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(**{key: value for key, value in MODELS[MODEL].items() if value is not None})
+    scale_rope(config, _rope(length).get("rope_scaling", {}))
+    config.use_cache = False
+    with torch.device("cuda"):
+        return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation=attention)
+
+
+def _ids(length: int, vocabulary: int) -> Any:
+    import torch
+
+    return torch.randint(0, vocabulary, (length,), generator=torch.Generator().manual_seed(0))
+
+
+def _measure(step: Any, length: int, num_steps: int) -> dict[str, Any]:
+    import torch
+
+    seconds, loss = [], float("nan")
+    for index in range(WARM_UP + num_steps):
+        if index == WARM_UP:
+            torch.cuda.reset_peak_memory_stats()
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        loss = step()
+        torch.cuda.synchronize()
+        if index >= WARM_UP:
+            seconds.append(time.perf_counter() - started)
+    from benchmarks.plan_against_gpu import _nvml_used
+
+    return {
+        "tokens_per_second": round(length / statistics.median(seconds), 1),
+        "slowest_tokens_per_second": round(length / max(seconds), 1), "steps": num_steps, "loss": round(loss, 4),
+        "allocated": torch.cuda.max_memory_allocated(), "reserved": torch.cuda.max_memory_reserved(),
+        "used": _nvml_used(), "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
+    }  # fmt: skip
+
+
+COLUMNS = (
+    "engine", "length", "tokens_per_second", "slowest_tokens_per_second", "steps", "loss", "allocated", "reserved",
+    "used", "planned_allocated", "planned_used", "speed_ratio", "peak_ratio", "attention", "values", "evidence",
+    "fallbacks", "problem", "gpu", "torch", "versions", "commit", "date",
+)  # fmt: skip
+
+
+def main(out: str, lengths: list[int], num_steps: int) -> int:
+    from importlib.metadata import PackageNotFoundError, version
+
+    def found(name: str) -> str:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            return "none"
+
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout
+    packages = ("transformers", "peft", "liger-kernel", "flash-attn-4", "triton")
+    facts = {
+        "versions": " ".join(f"{name}={found(name)}" for name in packages),
+        "commit": os.environ.get("LONGFIT_COMMIT", commit.strip()), "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+    }  # fmt: skip
+    rows: list[dict[str, Any]] = []
+    for length in lengths:
+        pair: dict[str, dict[str, Any]] = {}
+        for engine in ("hf", "ours"):
+            row = {"engine": engine, "length": length, **_child(engine, length, num_steps), **facts}
+            pair[engine] = row
+            hf = pair["hf"]
+            if engine == "ours" and "problem" not in row and "problem" not in hf:
+                row["speed_ratio"] = round(row["tokens_per_second"] / hf["tokens_per_second"], 3)
+                row["peak_ratio"] = round(row["allocated"] / hf["allocated"], 3)
+            rows.append(row)
+            print({key: row[key] for key in COLUMNS if row.get(key) not in (None, "")}, flush=True)
+            with Path(out).open("w", newline="") as file:
+                writer = csv.DictWriter(file, fieldnames=COLUMNS)
+                writer.writeheader()
+                writer.writerows(rows)
+    return 0 if all("problem" not in row for row in rows) else 1
+
+
+def _child(engine: str, length: int, num_steps: int) -> dict[str, Any]:
+    argv = [sys.executable, __file__, "--child", engine, str(length), str(num_steps)]
+    environment = {**os.environ, "PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    done = subprocess.run(argv, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        return {"problem": " / ".join(done.stderr.strip().splitlines()[-3:])[-600:]}
+    return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    if sys.argv[1] == "--child":
+        run = {"hf": run_hf, "ours": run_ours}[sys.argv[2]]
+        print(json.dumps(run(int(sys.argv[3]), int(sys.argv[4]))))
+    else:
+        parser = argparse.ArgumentParser(description="level 1 against transformers + PEFT + Liger")
+        parser.add_argument("out")
+        parser.add_argument("lengths", nargs="*", type=int, default=list(LENGTHS))
+        parser.add_argument("--steps", type=int, default=5)
+        arguments = parser.parse_args()
+        sys.exit(main(arguments.out, arguments.lengths or list(LENGTHS), arguments.steps))
