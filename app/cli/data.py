@@ -24,6 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help="whose tokenizer and chat template are used; needed for a file")
     parser.add_argument("--max-length", type=int, metavar="N", help=f"tokens of a row (a file: {DEFAULT_MAX_LENGTH})")
     parser.add_argument("--shape", help="of the rows, when it should not be detected")
+    parser.add_argument("--column", action="append", default=[], metavar="OURS=THEIRS", dest="columns",
+                        help="a column under another name, such as response=antwort (repeatable)")  # fmt: skip
     parser.add_argument("--over-length", choices=("drop", "truncate_left", "truncate_right", "split"))
     parser.add_argument("--on-bad-row", choices=("stop", "skip"))
     parser.add_argument("--rows", type=int, default=3, metavar="N", help="show the first N rows with targets marked")
@@ -43,7 +45,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _prepare(args: argparse.Namespace) -> PreparedData:
     given = {"shape": args.shape, "over_length": args.over_length, "on_bad_row": args.on_bad_row}
-    choices = {name: value for name, value in given.items() if value is not None}
+    choices: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if args.columns:
+        choices["columns"] = tuple(_column(text) for text in args.columns)
     if args.source in preset_names() or args.source.endswith((".yaml", ".yml")):
         overrides = {"model": args.model, "max_length": args.max_length}
         planned = plan_preset(args.source, {key: value for key, value in overrides.items() if value is not None})
@@ -59,6 +63,13 @@ def _prepare(args: argparse.Namespace) -> PreparedData:
         DataConfig(train=(args.source,), **choices), model=args.model, max_length=args.max_length or DEFAULT_MAX_LENGTH,
         on_progress=_show_progress,
     )  # fmt: skip
+
+
+def _column(text: str) -> tuple[str, str]:
+    ours, found, theirs = text.partition("=")
+    if not found or not ours or not theirs:
+        raise ConfigError(f"--column {text} names no pair.", fix="Write --column OURS=THEIRS, e.g. response=antwort.")
+    return ours, theirs
 
 
 def _print(report: dict[str, Any], args: argparse.Namespace, error: DataRefused | None = None) -> None:

@@ -17,7 +17,7 @@ _FATES = (
     ("dropped", "dropped as too long"),
     ("bad", "bad"),
 )
-_MAX_FILES = 20
+_MAX_FILES = 8
 
 
 def fate_rows(part: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -64,6 +64,15 @@ def histogram_rows(part: Mapping[str, Any], *, width: int = 40, ascii_only: bool
     return [
         (format_count(item["upto"]), format_count(item["rows"]), block * -(-item["rows"] * width // most))
         for item in bins
+    ]
+
+
+def file_rows(part: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """(path, rows, bad rows) of the files that matter most: those with bad rows, then the largest."""
+    files = sorted(part["files"], key=lambda item: (-item["bad"], -item["rows"], item["path"]))[:_MAX_FILES]
+    return [
+        (item["path"], format_count(item["rows"]), f"{format_count(item['bad'])} bad" if item["bad"] else "")
+        for item in files
     ]
 
 
@@ -123,13 +132,9 @@ def data_report_text(
 def _part_text(name: str, part: Mapping[str, Any], ascii_only: bool, with_problems: bool) -> str:
     shapes = ", ".join(f"{format_count(count)} {shape}" for shape, count in part["shapes"].items())
     lines = [f"{name}: {shapes or 'no row understood'}", *_columns(fate_rows(part))]
-    files = [
-        (item["path"], format_count(item["rows"]), f"{format_count(item['bad'])} bad" if item["bad"] else "")
-        for item in part["files"]
-    ]
-    if len(files) > 1:
-        lines += ["files", *_columns(files[:_MAX_FILES])]
-        lines += [f"  and {len(files) - _MAX_FILES} more"] if len(files) > _MAX_FILES else []
+    if len(part["files"]) > 1:
+        lines += [f"{format_count(len(part['files']))} files", *_columns(file_rows(part))]
+        lines += ["  ..."] if len(part["files"]) > _MAX_FILES else []
     if part["lengths"]["max"]:
         lines += [token_words(part), length_words(part)]
         lines += _columns(histogram_rows(part, ascii_only=ascii_only), align=(str.rjust, str.rjust, str.ljust))

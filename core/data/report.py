@@ -104,7 +104,7 @@ class Tally:
                 {"path": path, **{key: counts[key] for key in ("rows", "bad", "blank_lines")}}
                 for path, counts in self.files.items()
             ],
-            "remarks": [*self.remarks, *remarks_on(row_lengths, self.fates, max_length, packing=packing)],
+            "remarks": [*self.remarks, *remarks_on(row_lengths, self.fates, max_length, num_tokens, packing=packing)],
         }
 
 
@@ -128,7 +128,9 @@ def length_statistics(lengths: np.ndarray, max_length: int) -> dict[str, Any]:
     }
 
 
-def remarks_on(lengths: np.ndarray, fates: Counter[str], max_length: int, *, packing: bool) -> list[str]:
+def remarks_on(
+    lengths: np.ndarray, fates: Counter[str], max_length: int, num_kept_tokens: int, *, packing: bool
+) -> list[str]:
     """What a person should know before spending GPU hours."""
     if len(lengths) == 0:
         return []
@@ -145,6 +147,13 @@ def remarks_on(lengths: np.ndarray, fates: Counter[str], max_length: int, *, pac
         fate = next(word for key, word in words.items() if fates[key])
         share = f"{over:,} of {len(lengths):,} rows ({over / len(lengths):.0%})"
         remarks.append(f"{share} are longer than max_length {max_length:,} and were {fate}.")
+    num_read_tokens = int(lengths.sum())
+    lost = num_read_tokens - num_kept_tokens
+    if lost > 0.05 * num_read_tokens and not fates["split"]:
+        remarks.append(
+            f"{lost:,} of {num_read_tokens:,} tokens ({lost / num_read_tokens:.0%}) are lost that way; "
+            "over_length: split keeps them."
+        )
     return remarks
 
 

@@ -89,6 +89,15 @@ def test_a_refused_set_prints_its_report_and_leaves_with_2(model: str, capsys: p
     assert main([*arguments, "--on-bad-row", "skip"]) == 0
 
 
+def test_columns_are_named_on_the_command_line(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"frage": "q?", "antwort": "a."}) + "\n")
+    assert main(["data", str(path), "--model", model, "--column", "query=frage", "--column", "response=antwort"]) == 0
+    assert "  > a.<|im_end|>" in capsys.readouterr().out
+    assert main(["data", str(path), "--model", model, "--column", "query"]) == 2
+    assert "names no pair" in capsys.readouterr().err
+
+
 def test_a_file_needs_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", str(DATA / "k02_ga_tail_10.jsonl")]) == 2
     assert "Whose tokenizer should read" in capsys.readouterr().err

@@ -98,9 +98,10 @@ def test_the_whole_text() -> None:
     assert "> Hello" not in data_report_text(report, rows=0)
 
 
-def test_many_files_are_listed_up_to_twenty() -> None:
-    files = [{"path": f"{n}.md", "rows": 1, "bad": 0, "blank_lines": 0} for n in range(25)]
+def test_of_many_files_the_bad_and_the_large_are_listed() -> None:
+    files = [{"path": f"{n}.md", "rows": n, "bad": n == 3, "blank_lines": 0} for n in range(25)]
     text = data_report_text({"train": part(files=files), "eval": None, "stores": {}})
-    assert "  19.md" in text
-    assert "  and 5 more" in text
-    assert "  20.md" not in text
+    assert "25 files\n  3.md" in text
+    assert "24.md" in text
+    assert "16.md" not in text
+    assert "\n  ...\n" in text

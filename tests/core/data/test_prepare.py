@@ -173,6 +173,9 @@ def test_remarks_say_what_is_never_reached_and_what_repeats(run: Any) -> None:
     ]
     packed = run("k02_ga_tail_10.jsonl", max_length=8192, packing=True)
     assert "no sample is that long" in packed.report["train"]["remarks"][0]
+    cut = run("k01_overlength_mix.jsonl").report["train"]["remarks"]
+    assert cut[0].endswith("are longer than max_length 64 and were cut.")
+    assert cut[1].endswith("are lost that way; over_length: split keeps them.")
     repeated = run(f"{DATA}/k02_ga_tail_10.jsonl#25")
     assert rows_of(repeated)["read"] == 25
     assert any("takes 25 rows from 10: rows repeat" in remark for remark in repeated.report["train"]["remarks"])
