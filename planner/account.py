@@ -87,7 +87,7 @@ def account(
         *transient_terms(s),
         *evaluation_terms(s, evaluation_tokens(ctx)),
         *stock_loss_terms(s, evaluation_tokens(ctx)),
-        *(cpu.load_terms(ctx) if s.on_cpu else allocated_runtime_terms(ctx)),
+        *((*cpu.load_terms(ctx), *cpu.resident_terms(ctx)) if s.on_cpu else allocated_runtime_terms(ctx)),
     )
     work = (*base_work(ctx, s), *stock_loss_work(s))
     combined = combine(base, work, [(optimization.name, optimization.effect(ctx)) for optimization in optimizations])

@@ -50,7 +50,7 @@ def footprint(result: Account, *, expandable_segments: bool) -> Footprint:
     peak_instant = max(by_instant, key=lambda instant: by_instant[instant])
     allocated = by_instant[peak_instant]
     if ctx.cluster.gpu.kind == "cpu":
-        holes, context = cpu.heap_terms(specs, by_instant), cpu.process_terms(ctx)
+        holes, context = cpu.heap_terms(specs, by_instant), cpu.process_terms()
     else:
         holes = runtime.reserved_terms(ctx, specs, by_instant, expandable=expandable_segments)
         context = runtime.context_terms(ctx)
