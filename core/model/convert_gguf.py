@@ -31,6 +31,12 @@ def convert(gguf_file: Path, out: Path) -> None:
         model = type(loaded)(config)
         model.load_state_dict(loaded.state_dict())
         model.tie_weights()
+        # transformers 5.17 reads the ids of the special tokens into the config, and gives the tokenizer others of its
+        # own: SmolLM2 would end in <|im_start|>. Delete when AutoTokenizer takes them from the file.
+        for role in ("bos_token", "eos_token", "pad_token"):
+            token_id = getattr(config, f"{role}_id", None)
+            if token_id is not None:
+                setattr(tokenizer, role, tokenizer.convert_ids_to_tokens(token_id))
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
         os.replace(partial, out)
