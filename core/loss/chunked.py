@@ -76,7 +76,6 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                     dhidden_Ld[index_c] = dlogits_cV @ head_Vd
                 if dhead_Vd is not None:
                     dhead_Vd += _wide_matmul(dlogits_cV.t(), hidden_cd)
-                del logits_cV, dlogits_cV  # or they would live beside the next chunk's logits
         ctx.dhidden, ctx.dhead, ctx.head_dtype = dhidden_Ld, dhead_Vd, head_Vd.dtype
         return loss
 

@@ -60,14 +60,24 @@ def chunked_loss_effect(ctx: PlanContext, *, chunk_tokens: int) -> Effect:
     s = sizes_of(ctx)
     chunk = min(chunk_tokens, s.T)
     through_norm = (16 + 2 * s.c) * s.d * s.T
+    later = min(chunk, s.T - chunk)  # tokens of the second chunk, while the first one's gradient is still there
+    left = 2 if s.is_half else 4
     head = s.V * s.d if ctx.config.method == "full" else 0  # its gradient: summed in fp32, then in the head's dtype
+    at_log_sum_exp = max(8 * s.V * chunk, 8 * s.V * later + left * s.V * chunk)
+    at_products = (4 + (2 if s.is_half else 0)) * s.V * chunk + 4 * head
     return Effect(
         add=(
             TermSpec(
-                key="fused_loss.chunk", part="logits", instants=frozenset({"forward_loss", "evaluation"}),
-                bytes=8 * s.V * chunk,
-                formula=f"8V * chunk = 8 * {s.V} * {chunk}: fp32 logits, and what log-sum-exp holds beside them",
+                key="fused_loss.chunk", part="logits", instants=frozenset({"forward_loss"}),
+                bytes=max(at_log_sum_exp, at_products),
+                formula=f"8V * chunk = 8 * {s.V} * {chunk}: fp32 logits, and what log-sum-exp holds beside them"
+                + (f"; {left}V * chunk: the chunk before" if later else "")
+                + ("; or the head's gradient of one chunk, if larger" if head else ""),
                 source="core/loss/chunked.py",
+            ),
+            TermSpec(
+                key="fused_loss.chunk_evaluation", part="logits", instants=frozenset({"evaluation"}),
+                bytes=8 * s.V * chunk, formula=f"8V * chunk = 8 * {s.V} * {chunk}", source="core/loss/chunked.py",
             ),
             TermSpec(
                 key="fused_loss.hidden", part="logits", instants=frozenset({"forward_loss"}),
@@ -100,11 +110,11 @@ def chunked_loss_effect(ctx: PlanContext, *, chunk_tokens: int) -> Effect:
 
 
 def _head_gradient(s: Sizes) -> tuple[TermSpec, ...]:
-    """The gradient of a trained head is summed in fp32 over the chunks, one product at a time."""
+    """The gradient of a trained head is summed in fp32 over the chunks."""
     return (
         TermSpec(
             key="fused_loss.head_gradient", part="gradients", instants=frozenset({"forward_loss"}),
-            bytes=8 * s.V * s.d, formula=f"8V * d = 8 * {s.V} * {s.d}: the sum and one chunk's summand, fp32",
+            bytes=4 * s.V * s.d, formula=f"4V * d = 4 * {s.V} * {s.d}: the sum over the chunks, fp32",
             source="core/loss/chunked.py",
         ),
     )  # fmt: skip
