@@ -131,7 +131,8 @@ class LongfitApp(App[None]):
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """Every key of the screen is in the palette too: letters do nothing while a text field has the focus."""
         for binding in _bindings(screen):
-            yield SystemCommand(binding.description, f"key {binding.key}", _runner(self, screen, binding.action))
+            name = binding.tooltip or binding.description
+            yield SystemCommand(name, f"key {self.get_key_display(binding)}", _runner(self, screen, binding.action))
         for theme in THEMES:
             yield SystemCommand(f"theme {theme.name}", "colours", lambda name=theme.name: setattr(self, "theme", name))
 
@@ -142,15 +143,18 @@ def _runner(app: App[Any], screen: Screen[Any], action: str) -> Any:
 
 def _bindings(screen: Screen[Any]) -> list[Binding]:
     found: dict[str, Binding] = {}
-    for source in (screen, screen.app):
-        for _, binding in source._bindings:
-            if binding.description and binding.action not in found:
-                found[binding.action] = binding
-    return [binding for binding in found.values() if not binding.system]
+    for source in (type(screen), type(screen.app)):
+        for binding in source.BINDINGS:
+            if isinstance(binding, Binding):
+                found.setdefault(binding.action, binding)
+    return list(found.values())
 
 
 def help_text(screen: Screen[Any], *, ascii_only: bool) -> str:
-    keys = "\n".join(f"{screen.app.get_key_display(binding):<8} {binding.description}" for binding in _bindings(screen))
+    keys = "\n".join(
+        f"{screen.app.get_key_display(binding):<4} {binding.tooltip or binding.description}"
+        for binding in _bindings(screen)
+    )
     return (
         f"{keys}\nTab moves between fields, Ctrl+P lists every command.\n"
         "Leaving never stops a run: `longfit attach` shows it again.\n\n"

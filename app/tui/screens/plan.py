@@ -48,19 +48,19 @@ class PlanScreen(Screen[None]):
     """Holds the draft and its plan. The plan is computed inline on every edit, the search in a thread."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left_square_bracket", "scale_length(0.5)", "half", key_display="["),
-        Binding("right_square_bracket", "scale_length(2)", "double", key_display="]"),
+        Binding("left_square_bracket", "scale_length(0.5)", "half", key_display="[", tooltip="half the length"),
+        Binding("right_square_bracket", "scale_length(2)", "double", key_display="]", tooltip="double the length"),
         Binding("left_curly_bracket", "add_length(-1024)", "length - 1024", key_display="{", show=False),
         Binding("right_curly_bracket", "add_length(1024)", "length + 1024", key_display="}", show=False),
-        Binding("a", "apply", "apply"),
-        Binding("m", "longest", "max"),
-        Binding("e", "explain", "explain"),
-        Binding("w", "pin", "pin"),
-        Binding("f", "goal", "goal of the recommendation", show=False),
-        Binding("u", "undo", "undo", show=False),
-        Binding("c", "copy_command", "copy"),
-        Binding("s", "save", "save", show=False),
-        Binding("L,ctrl+l", "launch", "launch", key_display="L"),
+        Binding("a", "apply", "apply", tooltip="take the selected recommendation over"),
+        Binding("m", "longest", "max", tooltip="set the longest length that fits"),
+        Binding("e", "explain", "explain", tooltip="explain the selected number, recommendation or field"),
+        Binding("w", "pin", "pin", tooltip="pin this plan and compare what follows with it"),
+        Binding("f", "goal", "goal", show=False, tooltip="recommend the fastest, the longest or the smallest first"),
+        Binding("u", "undo", "undo", show=False, tooltip="take the last edit back"),
+        Binding("c", "copy_command", "copy", tooltip="copy the command, and write it to a file"),
+        Binding("s", "save", "save", show=False, tooltip="save as a preset"),
+        Binding("L,ctrl+l", "launch", "launch", key_display="L", tooltip="launch it on this machine"),
         Binding("escape", "leave_field", "leave the field", show=False),
     ]
     PANES = (("setup", "Setup"), ("plan-panel", "Memory"), ("alternatives", "Recommended"))
@@ -329,7 +329,7 @@ def _sentence(error: LongfitError) -> str:
 def _complaints(plan: Plan, form: SetupForm) -> dict[str, str]:
     """Errors of the plan beside the field that their suggestion, or their code, names."""
     complaints: dict[str, str] = {}
-    keys = [spec.key for spec in form.specs]
+    keys = form.visible_keys
     for issue in plan.issues:
         if issue.severity == "error":
             named = [key for key, _ in issue.suggestion if key in keys]

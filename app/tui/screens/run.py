@@ -44,14 +44,14 @@ class RunScreen(Screen[None]):
     """Reads only; a command is one file put into the run's control folder by the services."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("x", "stop", "stop+save"),
-        Binding("X", "kill", "kill"),
-        Binding("r", "resume", "resume"),
-        Binding("d", "detach", "detach"),
-        Binding("t", "next_pane", "log/events"),
-        Binding("slash", "search", "search", key_display="/"),
-        Binding("l", "log_scale", "log scale", show=False),
-        Binding("f", "follow", "follow", show=False),
+        Binding("x", "stop", "stop+save", tooltip="save a checkpoint and stop; again: stop harder"),
+        Binding("X", "kill", "kill", tooltip="kill every process of the run now"),
+        Binding("r", "resume", "resume", tooltip="go on from the last checkpoint"),
+        Binding("d", "detach", "detach", tooltip="leave; the run goes on"),
+        Binding("t", "next_pane", "log/events", tooltip="log, events, settings in turn"),
+        Binding("slash", "search", "search", key_display="/", tooltip="search the log"),
+        Binding("l", "log_scale", "log scale", show=False, tooltip="loss on a logarithmic scale"),
+        Binding("f", "follow", "follow", show=False, tooltip="follow the end of the log"),
         Binding("n", "next_hit(1)", "next hit", show=False),
         Binding("N", "next_hit(-1)", "hit before", show=False),
     ]

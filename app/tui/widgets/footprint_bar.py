@@ -18,7 +18,7 @@ class FootprintBars(Widget):
     class Opened(Message):
         """Clicked: explain the part under the mouse, or all of it."""
 
-    LABEL_WIDTH = 8
+    LABEL_WIDTH = 9
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)

@@ -63,6 +63,10 @@ class LogView(ScrollView, can_focus=True):
         self.refresh()
         self._title()
 
+    def on_resize(self) -> None:
+        """Shown for the first time, or in another size: the end is elsewhere now."""
+        self.grown()
+
     def _title(self) -> None:
         count = len(self.log_file) if self.log_file is not None else 0
         self.border_title = f"Log, {count:,} lines, " + ("following" if self.follow else "f follows")

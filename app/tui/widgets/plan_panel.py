@@ -54,8 +54,12 @@ class PlanPanel(VerticalScroll, can_focus=False):
         self.query_one(FootprintBars).show(footprints(plan), device=device_word(plan), ghost=ghost)
         view = verdict_view(plan)
         verdict = self.query_one("#verdict", Plain)
-        verdict.update(Content.assemble((f"{view.word}: ", "bold"), view.sentence))
-        verdict.set_classes(f"-{view.color_role}")
+        errors = [words for severity, words in issue_lines(plan.issues) if severity == "error"]
+        if errors:  # its memory is known, and it will not be launched like this
+            verdict.update(Content.assemble(("REFUSED: ", "bold"), errors[0], f"\n{view.word}: {view.sentence}"))
+        else:
+            verdict.update(Content.assemble((f"{view.word}: ", "bold"), view.sentence))
+        verdict.set_classes("-error" if errors else f"-{view.color_role}")
         unit = column_unit(gpu.used_bytes).name
         self.border_title = Content(f"{unit} at the peak, {device_word(plan)} {gpu.index}")
         self.border_subtitle = Content(peak_words(plan))

@@ -77,6 +77,11 @@ class SetupForm(VerticalScroll, can_focus=False):
     def choices(self, key: str) -> tuple[str, ...]:
         return field_choices(self.spec(key), **self._lists)
 
+    @property
+    def visible_keys(self) -> tuple[str, ...]:
+        """The fields that are mounted; only they can show a complaint."""
+        return tuple(self._rows)
+
     def focused_key(self) -> str | None:
         return next((key for key, row in self._rows.items() if row.control.has_focus), None)
 

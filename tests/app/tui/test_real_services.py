@@ -75,6 +75,15 @@ async def test_what_cannot_be_is_said_beside_its_field():
         assert "NOT PLANNED" in words(app, "#plan-panel")
 
 
+async def test_a_length_beyond_the_model_is_refused_although_it_would_fit():
+    app = LongfitApp(preset=load_preset("demo-smollm2"))
+    async with app.run_test(size=(120, 40)) as pilot:
+        for _ in range(4):
+            await pilot.press("]")
+        assert "REFUSED: max_length 16384 is beyond the 8192 positions" in words(app, "#plan-panel")
+        assert "max_length 16384 is beyond" in words(app, "#setup")
+
+
 @pytest.mark.parametrize("preset", Services().presets(), ids=lambda preset: preset.name)
 def test_every_field_of_every_preset_can_be_read_and_written_back_unchanged(preset):
     from app.services.draft import Draft
