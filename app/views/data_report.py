@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from app.views.format import format_count, format_share
+from core.data.report import problem_lines
 
 _FATES = (
     ("kept", "kept whole"),
@@ -76,14 +77,6 @@ def file_rows(part: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     ]
 
 
-def problem_lines(part: Mapping[str, Any]) -> list[str]:
-    """``train.jsonl:3: not valid JSON at column 57``, then how many more."""
-    problems = part["problems"]
-    lines = [printable(f"{item['file']}:{item['line']}: {item['reason']}") for item in problems["first"]]
-    more = problems["count"] - len(lines)
-    return lines + ([f"and {format_count(more)} more"] if more else [])
-
-
 def preview_lines(row: Mapping[str, Any]) -> list[str]:
     """One row as the model sees it; lines that begin with ``>`` are to be predicted."""
     tokens, targets = format_count(row["tokens"]), format_count(row["targets"])
@@ -142,7 +135,7 @@ def _part_text(name: str, part: Mapping[str, Any], ascii_only: bool, with_proble
     lines += [f"note: {words} ({format_count(count)})" for words, count in part["notes"].items()]
     lines += [f"note: {words}" for words in part["remarks"]]
     if with_problems and part["problems"]["count"]:
-        lines += ["bad rows", *("  " + line for line in problem_lines(part))]
+        lines += ["bad rows", *("  " + printable(line) for line in problem_lines(part["problems"]))]
     return "\n".join(lines)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -157,20 +157,28 @@ def remarks_on(
     return remarks
 
 
+def problem_lines(problems: Mapping[str, Any]) -> list[str]:
+    """``train.jsonl:3,17: not valid JSON``: equal reasons of one file on one line, then how many are not listed."""
+    lines: dict[tuple[str, str], list[str]] = {}
+    for item in problems["first"]:
+        lines.setdefault((item["file"], item["reason"]), []).append(str(item["line"]))
+    listed = [f"{file}:{','.join(numbers)}: {reason}" for (file, reason), numbers in lines.items()]
+    more = problems["count"] - len(problems["first"])
+    return [*listed, f"and {more:,} more"] if more else listed
+
+
 def refusal(report: dict[str, Any], names: Sequence[str], *, skip_is_on: bool) -> DataRefused:
     """The error for bad rows: the first ones by file, line and reason, then how many more."""
     problems, rows = report["problems"], report["rows"]
     where = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    listed = [f"{item['file']}:{item['line']}: {item['reason']}" for item in problems["first"]]
-    more = problems["count"] - len(listed)
-    if more:
-        listed.append(f"and {more:,} more")
     usable = rows["read"] - rows["bad"]
     what = f"{problems['count']:,} of {rows['read']:,} rows of {where} cannot be used."
     mend = "Mend them"
+    if set(problems["by_kind"]) == {"shape"}:
+        mend = "Name its columns, as in data: {columns: {response: answer_text}}, or give data: {shape: ...}"
     if set(problems["by_kind"]) == {"no target"}:
         what = f"{problems['count']:,} of {rows['read']:,} rows of {where} have no trainable token."
         mend = f"Raise max_length above {report['max_length']:,} or set data: {{over_length: truncate_left}}"
     others = f", or set data: {{on_bad_row: skip}} to train on the other {usable:,}"
     skip = others if usable and not skip_is_on else ""
-    return DataRefused(what, why="\n".join(listed), fix=f"{mend}{skip}.", report=report)
+    return DataRefused(what, why="\n".join(problem_lines(problems)), fix=f"{mend}{skip}.", report=report)

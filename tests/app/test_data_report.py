@@ -12,7 +12,6 @@ from app.views.data_report import (
     packing_words,
     preview_lines,
     printable,
-    problem_lines,
     progress_words,
     token_words,
 )
@@ -60,7 +59,6 @@ def test_words_hold_the_numbers() -> None:
     assert token_words(part()) == "400 tokens kept of 500 read, 100 to be predicted (25 %)"
     assert length_words(part()) == "tokens per row: 10 to 120, median 40, mean 50.2, 95 % are at most 90"
     assert packing_words(part()) == "rows of max_length 64: 8 (78 % full) without packing, 7 (89 % full) with packing"
-    assert problem_lines(part()) == ["a.jsonl:3: the answer is blank", "and 1 more"]
 
 
 def test_the_longest_bar_fills_the_width_and_the_smallest_is_seen() -> None:
