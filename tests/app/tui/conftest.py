@@ -44,3 +44,11 @@ async def settle(pilot) -> None:
     await pilot.pause(0.25)
     await pilot.app.workers.wait_for_complete()
     await pilot.pause()
+
+
+async def drawn(pilot) -> None:
+    """Until what the run's files hold now is on the Run screen."""
+    await pilot.pause(0.3)
+    pilot.app.screen._poll()
+    await pilot.app.workers.wait_for_complete()
+    await pilot.pause(0.1)

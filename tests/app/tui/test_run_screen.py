@@ -7,15 +7,7 @@ from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.widgets.log_view import LogView
 from app.tui.widgets.loss_plot import LossPlot
 from tests.app.runs import append, append_steps, make_run
-from tests.app.tui.conftest import screen_text, words
-
-
-async def drawn(pilot):
-    """Two polls further."""
-    await pilot.pause(0.3)
-    pilot.app.screen._poll()
-    await pilot.app.workers.wait_for_complete()
-    await pilot.pause()
+from tests.app.tui.conftest import drawn, screen_text, words
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])

@@ -7,7 +7,7 @@ import pytest
 from app.tui.app import LongfitApp, prefers_ascii
 from app.tui.themes import THEMES
 from tests.app.runs import append_steps, make_run
-from tests.app.tui.conftest import screen_text, settle
+from tests.app.tui.conftest import drawn, screen_text, settle
 from tests.app.tui.fakes import PRESET
 
 SIZES_FILE = Path(__file__).parents[2] / "data" / "k12_terminal_sizes.txt"
@@ -64,7 +64,7 @@ async def test_narrow_terminals_show_one_pane_at_a_time_by_tabs(services):
 async def test_narrow_run_screen_shows_its_panes_by_tabs(services, run_dir):
     app = LongfitApp(services, run_dir=run_dir)
     async with app.run_test(size=(60, 20)) as pilot:
-        await pilot.pause(0.8)
+        await drawn(pilot)
         app.screen.query_one("PaneTabs").focus()
         await pilot.press("right")
         await pilot.pause(0.3)
@@ -115,7 +115,7 @@ async def test_no_color_leaves_only_greys(services, monkeypatch):
 async def test_ascii_terminals_get_letters_and_no_other_characters(services, run_dir):
     app = LongfitApp(services, preset=PRESET, run_dir=run_dir, ascii_only=True)
     async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.pause(0.6)
+        await drawn(pilot)
         run_text = screen_text(app)
         await pilot.press("1")
         await settle(pilot)
@@ -137,7 +137,7 @@ async def test_wide_characters_and_joiners_do_not_break_the_frame(services, tmp_
         file.write("长文本微调👨‍👩‍👧①é" * 12 + "\n\x1b[31mred\x1b[0m \x07bell\rkept\n")
     app = LongfitApp(services, run_dir=run_dir)
     async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.pause(0.8)
+        await drawn(pilot)
         text = screen_text(app, "#log")
         assert "长文本微调" in text
         assert "kept" in text
