@@ -5,12 +5,16 @@ Called by imported.py, last. The plan refuses what cannot be; these findings say
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from app.services.importing.draft import Draft
-from planner.checks import next_factor
-from planner.errors import ConfigError
-from planner.parallel import choose_degrees
+from app.services.importing.finding import Finding, Kind
+from app.services.importing.parallelism import leave_out_dropout
+from planner.types import Issue, Preset
 
 STEADY_ROWS = 16  # of an optimizer step: what ms-swift aims at when nobody says
+_DROPOUT = "fake-parallel-dropout"  # the planner would leave out the head groups; the dropout is the smaller loss
 NOISY_ROWS = 8  # below this, single rows move the loss visibly
 
 
@@ -18,7 +22,7 @@ def check_draft(draft: Draft) -> None:
     _check_model(draft)
     _check_data(draft)
     _check_length(draft)
-    _check_degrees(draft)
+    _ask_planner(draft)
     _check_batch(draft)
     _check_evaluation(draft)
 
@@ -44,32 +48,67 @@ def _check_data(draft: Draft) -> None:
 
 
 def _check_length(draft: Draft) -> None:
-    length, model = draft.values.get("max_length"), draft.model
-    if not length:
+    if not draft.values.get("max_length"):
         draft.tell("impossible", (), what="No length of a row is known.", fix="--set max_length=8192")
-        return
-    if model is None:
-        return
-    native = model.max_position_embeddings
-    scaled = native * float((draft.values.get("rope_scaling") or {}).get("factor", 1))
-    if int(length) > scaled:
-        draft.tell(
-            "impossible", (), what=f"max_length {length} is beyond the {native} positions of {model.name}.",
-            why="Positions that the model never saw give garbage without RoPE scaling.",
-            fix=f"--set rope_scaling.type=yarn --set rope_scaling.factor={next_factor(int(length), native):g}, or "
-            f"--set max_length={native}.",
-        )  # fmt: skip
 
 
-def _check_degrees(draft: Draft) -> None:
-    model, world = draft.model, draft.num_gpus
-    if model is None or world == 1:
+def _ask_planner(draft: Draft) -> None:
+    """What the planner refuses: an optimization it proposes to leave out is left out, the rest is told."""
+    if draft.model is None or not draft.values.get("max_length"):
         return
-    degrees = {key: draft.values.get(key) for key in ("sequence_parallel", "ulysses", "ring")}
-    try:
-        choose_degrees(model, world, gpus_per_node=int(draft.values.get("hardware.count", 1)), **degrees)
-    except ConfigError as error:
-        draft.tell("impossible", (), what=error.what, why=error.why, fix=error.fix)
+    issues: Sequence[Issue] = ()
+    for _ in range(1 + len(draft.facts.registry)):  # each round leaves one optimization, or the dropout, out
+        issues = draft.facts.objections(_plannable(draft))
+        mendable = [issue for issue in issues if issue.severity == "error" and _concerns_optimizations(issue, draft)]
+        others = [issue for issue in mendable if issue.code != _DROPOUT]
+        if others:
+            _mend(draft, others[0])
+        elif mendable:
+            leave_out_dropout(draft)
+        else:
+            break
+    for issue in issues:
+        if issue.severity != "info":
+            kind: Kind = "impossible" if issue.severity == "error" else "risk"
+            draft.tell(kind, (), what=issue.what, why=issue.why, fix=issue.fix)
+
+
+def _plannable(draft: Draft) -> Preset:
+    """The draft with a stand-in for data that was not named: no file is read for a plan."""
+    preset = draft.preset("imported", "")
+    return replace(preset, values={**preset.values, "data": {"train": ["data.jsonl"], **preset.values["data"]}})
+
+
+def _concerns_optimizations(issue: Issue, draft: Draft) -> bool:
+    return bool(issue.suggestion) and all(key in draft.facts.registry for key, _ in issue.suggestion)
+
+
+def _mend(draft: Draft, issue: Issue) -> None:
+    """Do as the planner suggests, and let one finding stand for the flags that asked for it."""
+    names = {key for key, _ in issue.suggestion}
+    for name, value in issue.suggestion:
+        draft.values = {key: kept for key, kept in draft.values.items() if key.partition(".")[0] != name}
+        if value is not None:
+            draft.values[name] = value
+    flags: list[str] = []
+    kept_keys: dict[str, object] = {}
+    findings = []
+    for finding in draft.findings:
+        keys = dict(finding.keys)
+        if finding.kind in ("translated", "implied", "default") and names & {key.partition(".")[0] for key in keys}:
+            flags += finding.flags
+            kept_keys |= {key: value for key, value in keys.items() if key.partition(".")[0] not in names}
+        else:
+            findings.append(finding)
+    what = f"{issue.what} {' and '.join(sorted(names))} {'are' if len(names) > 1 else 'is'} left out."
+    mended = any(value is not None for _, value in issue.suggestion)
+    draft.findings = [
+        *findings,
+        Finding(
+            kind="impossible", flags=tuple(flags), keys=(*issue.suggestion, *kept_keys.items()),
+            what=issue.what if mended else what, why=issue.why, fix=issue.fix,
+        ),
+    ]  # fmt: skip
 
 
 def _check_batch(draft: Draft) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 from app.services.importing.facts import Facts
 from app.services.importing.finding import Finding, Kind
 from app.services.importing.pasted import Setting
+from app.services.importing.values import is_off
 from app.services.preset_keys import DATA_KEYS, RUN_KEYS
-from planner.types import ModelSpec
+from planner.types import ModelSpec, Preset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +33,15 @@ class Draft:
     wishes: dict[str, Wish] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     runs_dir: str | None = None
+    told_with: dict[str, list[str]] = field(default_factory=dict)  # a flag -> others that wished the same
 
     def wish(self, name: str, value: Any, setting: Setting) -> None:
+        """Two flags with one meaning (load_in_8bit, load_in_4bit): what is switched on counts, both are told."""
+        before = self.wishes.get(name)
+        if before is not None and before.setting.written != setting.written:
+            if is_off(value) and not is_off(before.value):
+                value = before.value
+            self.told_with.setdefault(setting.written, []).append(before.setting.written)
         self.wishes[name] = Wish(value=value, setting=setting)
 
     def take(self, name: str) -> Wish | None:
@@ -65,10 +73,33 @@ class Draft:
         self, kind: Kind, settings: Iterable[Setting | None], *, what: str = "", why: str = "", fix: str = "",
         keys: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        flags = tuple(dict.fromkeys(setting.written for setting in settings if setting is not None))
+        flags: list[str] = []
+        for setting in settings:
+            if setting is not None:
+                flags += self._with_companions(setting.written)
         self.findings.append(
-            Finding(kind=kind, flags=flags, what=what, why=why, fix=fix, keys=tuple((keys or {}).items()))
+            Finding(
+                kind=kind,
+                flags=tuple(dict.fromkeys(flags)),
+                what=what,
+                why=why,
+                fix=fix,
+                keys=tuple((keys or {}).items()),
+            )
         )
+
+    def _with_companions(self, written: str) -> list[str]:
+        flags = [written]
+        for flag in flags:  # grows while it is read
+            flags += [other for other in self.told_with.get(flag, ()) if other not in flags]
+        return flags[::-1]
+
+    def preset(self, name: str, description: str) -> Preset:
+        body = nested(self.values)
+        hardware = body.pop("hardware", {})
+        order = {key.name: place for place, key in enumerate(RUN_KEYS)}
+        values = dict(sorted({"data": {}, **body}.items(), key=lambda item: order.get(item[0], len(order))))
+        return Preset(name=name, description=description, hardware=hardware, values=values)
 
     @property
     def model(self) -> ModelSpec | None:

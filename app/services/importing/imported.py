@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from app.services.importing import inference
 from app.services.importing.axolotl import AXOLOTL
 from app.services.importing.checks import check_draft
 from app.services.importing.data_entries import settle_data
-from app.services.importing.draft import Draft, nested
+from app.services.importing.draft import Draft
 from app.services.importing.environment import apply_launcher_flag, apply_variable
 from app.services.importing.facts import Facts, facts_here
 from app.services.importing.finding import MEANINGS, Finding, Kind
@@ -172,21 +172,20 @@ def _settle_model(draft: Draft) -> None:
 
 
 def _preset(draft: Draft, pasted: Pasted, dialect: Dialect, name: str) -> Preset:
-    body = nested(draft.values)
-    if "data" not in body:
-        body["data"] = {}
-    for key, value in pasted.directives.items():  # "# longfit:" lines of an exported text: they have the last word
+    preset = draft.preset(name, f"Imported from {dialect.title} ({pasted.verb or pasted.source})")
+    if not pasted.directives:
+        return preset
+    # "# longfit:" lines of an earlier export have the last word.
+    body = {"name": preset.name, "description": preset.description, "hardware": preset.hardware, **preset.values}
+    for key, value in pasted.directives.items():
         _lay_over(body, key, value)
-    if pasted.directives:
-        words = ", ".join(pasted.directives)
-        draft.tell("translated", (), what=f"Lines of an earlier export: {words}.", keys=pasted.directives)
-    hardware = body.pop("hardware", {})
-    description = body.pop("description", None) or f"Imported from {dialect.title} ({pasted.verb or pasted.source})"
-    given = body.pop("name", None)
-    order = {key.name: place for place, key in enumerate(RUN_KEYS)}
+    words = ", ".join(pasted.directives)
+    draft.tell("translated", (), what=f"Lines of an earlier export: {words}.", keys=pasted.directives)
+    hardware = body["hardware"]
     return Preset(
-        name=name if given is None else file_name(str(given)), description=str(description), hardware=hardware,
-        values=dict(sorted(body.items(), key=lambda item: order.get(item[0], len(order)))),
+        name=file_name(str(body["name"])), description=str(body["description"]),
+        hardware=hardware if isinstance(hardware, Mapping) else {},
+        values={key: value for key, value in body.items() if key not in NOT_CONFIG},
     )  # fmt: skip
 
 

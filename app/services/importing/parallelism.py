@@ -83,7 +83,6 @@ def _on_one_gpu(draft: Draft, degree: int, wanted: dict[str, object], settings: 
         keys["tiled_mlp"] = True
     fix = "" if wanted.get("fake_parallel") else f"With more GPUs: NPROC_PER_NODE={degree} in front, for real ranks."
     draft.tell("translated", settings.values(), what=what, why=f"{why}{note}".strip(), fix=fix, keys=keys)
-    _without_dropout(draft)
 
 
 def _legal_groups(draft: Draft, wanted: int) -> tuple[int, str]:
@@ -99,7 +98,8 @@ def _legal_groups(draft: Draft, wanted: int) -> tuple[int, str]:
     return groups, f"{wanted} groups do not divide the {kv_heads} KV heads; {', '.join(map(str, legal))} do."
 
 
-def _without_dropout(draft: Draft) -> None:
+def leave_out_dropout(draft: Draft) -> None:
+    """Of the adapters, for head groups; the checks call it when the planner objects to both."""
     key = f"{draft.method}.dropout"
     had = draft.values.pop(key, 0.0)
     if not had:
@@ -127,7 +127,6 @@ def _on_several(draft: Draft, world: int, degree: int, wanted: dict[str, object]
         else:
             groups, note = _legal_groups(draft, 2)
             draft.put("fake_parallel", groups, fake, why=note)
-            _without_dropout(draft)
     if degree == 1:
         if settings:
             draft.tell("default", settings.values(), why="With a degree of 1 a row is not shared.")

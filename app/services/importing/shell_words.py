@@ -21,7 +21,7 @@ _DASHES = "‐‑‒–—―−-"
 _FLAG_AHEAD = re.compile(rf"[ \t]*[{_DASHES}]{{1,2}}[A-Za-z]")
 # Where a comment on a joined line ends: at a flag, a variable in front of a command, or the command itself.
 _RESUMES = re.compile(
-    rf"(?<=\s)(?:[{_DASHES}]{{1,2}}[A-Za-z]\w|[A-Z][A-Z_]{{2,}}=\S|swift\s+\w+\s|llamafactory-cli\s|axolotl\s|trl\s)"
+    rf"(?<=\s)(?:[{_DASHES}]{{1,2}}[A-Za-z]|[A-Z][A-Z_]{{2,}}=\S|swift\s+\w+\s|llamafactory-cli\s|axolotl\s|trl\s)"
 )
 # Continuations that were escaped once more on their way here: two backslashes, or backslash and n as two characters.
 _ESCAPED_CONTINUATION = re.compile(r"(?<=\s)(?:\\{2,}n?|\\n)(?=[\s-]|$)")

@@ -1,0 +1,32 @@
+"""Facts that the importer's tests share: the real registry and planner, no GPU, no hub, no files."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.services.importing.facts import Facts, facts_here
+from planner.catalog.models import catalog_model, nearest_models
+from planner.errors import ConfigError
+from planner.types import Environment, ModelSpec
+
+
+def catalog_spec(name: str) -> ModelSpec | None:
+    try:
+        return catalog_model(name)
+    except ConfigError:
+        return None
+
+
+def make_facts(**changes: object) -> Facts:
+    here = facts_here()
+    values = {
+        "registry": here.registry, "model": catalog_spec, "near_models": nearest_models, "is_file": lambda name: False,
+        "reads_hubs": False, "objections": here.objections,
+        "machine": lambda: Environment(source="detected", packages={}, compute_capability=None),
+    }  # fmt: skip
+    return Facts(**{**values, **changes})
+
+
+@pytest.fixture(scope="session")
+def facts() -> Facts:
+    return make_facts()
