@@ -78,6 +78,8 @@ def account(
     """
     refuse_impossible_counts(config)
     optimizations = tuple(built.values()) if built is not None else build_optimizations(config, registry)
+    # every run chooses an attention kernel, asked for or not (core/train/build.py)
+    implied = [registry[name]() for name in ("flash_attention",) if name in registry and not config.optimization(name)]
     ctx = context(config, model, cluster, environment, optimizations)
     s = sizes_of(ctx)
     base = (
@@ -90,5 +92,6 @@ def account(
         *((*cpu.load_terms(ctx), *cpu.resident_terms(ctx)) if s.on_cpu else allocated_runtime_terms(ctx)),
     )
     work = (*base_work(ctx, s), *stock_loss_work(s))
-    combined = combine(base, work, [(optimization.name, optimization.effect(ctx)) for optimization in optimizations])
+    effects = [(optimization.name, optimization.effect(ctx)) for optimization in (*optimizations, *implied)]
+    combined = combine(base, work, effects)
     return Account(ctx=ctx, optimizations=optimizations, combined=combined)

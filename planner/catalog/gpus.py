@@ -1,9 +1,10 @@
 """GPUs that people own: memory, and the rates that the time model uses. Names are those of presets and flags.
 
 Memory: NVML total, and what a process may hold (total less what the driver keeps), in MiB as nvidia-smi prints them.
-Rates are sustained, not headline. H200: measured 2026-11-29 (GEMM 740-810, torch's SDPA flash forward+backward 325,
-pinned PCIe copies 55). Others: vendor dense 16-bit peak (fp32 accumulation) times a share that large GEMMs reach on
-that card, SDPA flash from FlashAttention-2's published figures; assumed until a rehearsal replaces them.
+Rates are sustained, not headline, for a model of hidden size 3584 and heads of 128. H200: measured 2026-11-29 (GEMM
+740-810, torch's SDPA flash forward+backward 325, pinned PCIe copies 55). Others: vendor dense 16-bit peak (fp32
+accumulation) times a share that large GEMMs reach on that card, SDPA flash from FlashAttention-2's published figures;
+assumed until a rehearsal replaces them.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ GPUS: Mapping[str, GpuSpec] = {
         _gpu("A100-40G", 40960, 40330, (8, 0), gemm=250, fp32=18, attention=190, memory=1320, pcie=24, link=240),
         _gpu("A100-80G", 81920, 81050, (8, 0), gemm=250, fp32=18, attention=190, memory=1730, pcie=24, link=240),
         _gpu("H100-80G", 81559, 81000, (9, 0), gemm=650, fp32=48, attention=315, memory=2850, pcie=55, link=350),
-        _gpu("H200", 143771, 143150, (9, 0), gemm=775, fp32=50, attention=325, memory=4080, pcie=55, link=350),
+        _gpu("H200", 143771, 143150, (9, 0), gemm=740, fp32=50, attention=325, memory=3800, pcie=55, link=350),
     )
 }
 

@@ -46,5 +46,9 @@ def head_groups_effect(ctx: PlanContext, *, groups: int) -> Effect:
                 key="attention.head_groups", kind="attention", amount=2 * s.N * s.q * s.L * s.T,
                 formula="2 * N * q * L * T: attention of every group again in backward",
             ),
+            Work(
+                key="memory.head_groups", kind="memory", amount=s.N * groups * 200 * s.d * s.T,
+                formula=f"N * {groups} groups * 200d * T: each group adds into the whole output, and into its gradient",
+            ),
         ),
     )  # fmt: skip

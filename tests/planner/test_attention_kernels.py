@@ -101,4 +101,5 @@ def test_attention_on_hopper_takes_the_time_of_the_kernel_that_is_there():
         return plan_of(optimizations, cluster=cluster, environment=environment, max_length=131072).seconds_per_step
 
     with_4, without = seconds(WISH, ("peft", "flash-attn-4")), seconds(WISH, ("peft",))
-    assert with_4 < without < seconds(LEAN_LORA, ("peft",))  # the catalog's rate is that of torch's flash kernel
+    assert with_4 < without
+    assert without == seconds(LEAN_LORA, ("peft",))  # every run chooses a kernel, asked for or not

@@ -93,13 +93,13 @@ def test_switching_off_is_false() -> None:
 
 def test_knobs_stay_as_they_are() -> None:
     for alternative in recommend(**arguments({"lora": {"rank": 7, "targets": "q_proj"}}), limit=100):
-        lora = next(s for s in alternative.optimizations if s.name == "lora").as_dict()
-        assert (lora["rank"], lora["targets"]) == (7, "q_proj")
+        adapters = next(s for s in alternative.optimizations if s.name in ("lora", "qlora")).as_dict()
+        assert (adapters["rank"], adapters["targets"]) == (7, "q_proj")
 
 
 def test_full_training_stays_ahead_of_adapters_where_it_fits() -> None:
     found = recommend(**arguments({}, gpu="H200"), limit=100)
-    methods = ["lora" in names(a) for a in found if a.verdict == "fits"]
+    methods = [bool(names(a) & {"lora", "qlora"}) for a in found if a.verdict == "fits"]
     assert methods == sorted(methods)
     assert True in methods
     assert False in methods
