@@ -60,6 +60,7 @@ class MemoryMeter:
         self.probe = probe
         self.rank = rank
         self.peak: Peak | None = None
+        self.last_instant: MeasuredInstant | None = None  # measured last: where a failure happened
         self._clock = clock
         self._highest: dict[MeasuredInstant, Reading] = {}
 
@@ -105,6 +106,7 @@ class MemoryMeter:
         } | _planned_peak(plan_file, self.rank)
 
     def _measure(self, instant: MeasuredInstant) -> None:
+        self.last_instant = instant
         reading = self.probe.lap()
         before = self._highest.get(instant)
         self._highest[instant] = reading if before is None else _highest(before, reading)

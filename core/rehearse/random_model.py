@@ -1,0 +1,78 @@
+"""A model of true shape with random weights, built where it will train: no download, no second copy on the host.
+
+Called by core/rehearse/worker.py. What differs from core/model/load.py is where the numbers come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from core.attention.register import ATTENTION_NAME, register_attention
+from core.model.load import check_attention, freeze_dynamic_rope, scale_rope
+from core.model.nf4 import quantise_linears
+from planner.model_spec import model_spec_from_config
+from planner.types import ModelSpec, RunConfig
+
+_STD = 0.02  # of the initialisation of the families; activations stay in range at any depth
+
+
+def random_model(config: RunConfig, raw_config: Mapping[str, Any], device: torch.device) -> tuple[nn.Module, ModelSpec]:
+    """As load_model(config, device), for the ``config.json`` of a model.
+
+    Raises: ConfigError as load_model does for what it refuses.
+    """
+    register_attention()
+    given = {key: value for key, value in raw_config.items() if value is not None}
+    model_config = AutoConfig.for_model(**given)
+    spec = model_spec_from_config(config.model, raw_config)
+    check_attention(model_config, config.max_length)
+    scale_rope(model_config, dict(config.rope_scaling))
+    model_config.use_cache = False
+    dtype = getattr(torch, config.dtype)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(model_config, dtype=dtype, attn_implementation=ATTENTION_NAME)
+    decoder = model.get_decoder()
+    decoder.rotary_emb = type(decoder.rotary_emb)(config=model_config, device=device)  # its buffers are computed
+    generator = torch.Generator(device).manual_seed(config.seed)
+    qlora = config.optimization("qlora")
+    for layer in decoder.layers:
+        _fill(layer, device, generator)
+        if qlora is not None:
+            layers = _OneLayer(layer)
+            double_quant = qlora.as_dict().get("double_quant", True)
+            quantise_linears(layers, double_quant=double_quant, dtype=dtype, device=device)
+    _fill(model, device, generator)
+    model.tie_weights()
+    freeze_dynamic_rope(model, config.max_length)
+    model.requires_grad_(False) if config.method != "full" else model.requires_grad_(True)
+    return model.train(), spec
+
+
+class _OneLayer(nn.Module):
+    """What quantise_linears takes for a model."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([layer])
+
+    def get_decoder(self) -> nn.Module:
+        return self
+
+
+def _fill(module: nn.Module, device: torch.device, generator: torch.Generator) -> None:
+    """Numbers for every parameter that has none yet: ones for norms, zeros for biases, small noise for the rest."""
+    for name, parameter in list(module.named_parameters()):
+        if not parameter.is_meta:
+            continue
+        parent = module.get_submodule(name.rpartition(".")[0])
+        data = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
+        if parameter.ndim == 1:
+            data.fill_(0.0 if name.endswith("bias") else 1.0)
+        else:
+            data.normal_(0.0, _STD, generator=generator)
+        setattr(parent, name.rpartition(".")[2], nn.Parameter(data))
