@@ -10,6 +10,7 @@ from typing import Any, Literal
 from app.services.locations import built_in_presets_dir, project_presets_dir, user_presets_dir
 from app.services.preset_keys import NOT_CONFIG
 from app.services.yaml_text import dump_yaml, load_yaml
+from core.optimizations import REGISTRY
 from core.run.atomic import atomic_write
 from planner.errors import ConfigError
 from planner.types import Preset
@@ -98,7 +99,8 @@ def save_preset(preset: Preset, *, overwrite: bool = False) -> Path:
 def merge_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """``{"lora.rank": 8, "packing": None}`` laid over nested values; None takes a key away.
 
-    A knob of an optimization that stands as a bare ``true`` keeps it switched on.
+    A knob given for an optimization that stands as ``true`` keeps it on; one that stands as the value of its main knob
+    keeps that value.
     """
     merged = {key: dict(value) if isinstance(value, Mapping) else value for key, value in values.items()}
     for dotted, value in overrides.items():
@@ -109,9 +111,15 @@ def merge_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
             else:
                 merged[key] = value
             continue
-        inner = merged.get(key)
-        merged[key] = {**(inner if isinstance(inner, Mapping) else {}), knob: value}
+        merged[key] = {**_knobs(key, merged.get(key)), knob: value}
     return merged
+
+
+def _knobs(key: str, value: Any) -> Mapping[str, Any]:
+    if isinstance(value, Mapping):
+        return value
+    main_knob = REGISTRY[key].main_knob if key in REGISTRY else None
+    return {} if main_knob is None or value is None or isinstance(value, bool) else {main_knob: value}
 
 
 def parse_override(text: str) -> tuple[str, Any]:

@@ -74,6 +74,10 @@ def test_overrides_reach_into_mappings_switch_on_and_take_away() -> None:
     assert values["lora"] == {"rank": 8, "alpha": 16}
 
 
+def test_a_knob_beside_a_bare_main_knob_keeps_its_value() -> None:
+    assert merge_overrides({"lora": 64}, {"lora.alpha": 16}) == {"lora": {"rank": 64, "alpha": 16}}
+
+
 def test_an_override_is_parsed_like_a_preset() -> None:
     assert parse_override("learning_rate=1e-5") == ("learning_rate", 1e-5)
     assert parse_override("data.train=[a.jsonl, b.jsonl]") == ("data.train", ["a.jsonl", "b.jsonl"])
