@@ -13,19 +13,9 @@ from typing import Any
 
 from app.views.format import format_bytes, format_deviation
 from app.views.series import DecimatedSeries
-from planner.types import Instant
+from planner.measured import MEASURED_INSTANTS
 
 DRIFT_FRACTION = 0.25  # above plan by more than this: something that was planned is probably not active
-
-# what a worker can tell apart, and the planned instants that lie in it
-MEASURED_INSTANTS: dict[str, tuple[Instant, ...]] = {
-    "load": ("load",),
-    "forward": ("layer_forward", "forward_loss"),
-    "backward": ("loss_backward", "layer_backward", "attention_backward", "backward_end"),
-    "step": ("optimizer_step",),
-    "evaluation": ("evaluation_forward", "evaluation"),
-    "save": ("save",),
-}
 
 
 @dataclass(slots=True)

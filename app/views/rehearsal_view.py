@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from app.views.format import format_bytes
-from app.views.memory_view import MEASURED_INSTANTS
+from planner.measured import MEASURED_INSTANTS
 from planner.types import Plan
 
 if TYPE_CHECKING:

@@ -242,6 +242,7 @@ def failure_text(state: RunState, postmortem: Mapping[str, Any] | None = None, *
     peaks = [_peak_words(peak) for peak in known.get("peaks") or ()]
     if peaks:
         lines += ["", "memory at its highest", *peaks]
+    lines += _out_of_memory_lines(known.get("out_of_memory") or {})
     exits = [f"  rank {e.get('rank')}, pid {e.get('pid')}: {_exit_words(e)}" for e in known.get("exits") or ()]
     if exits:
         lines += ["", "processes", *exits]
@@ -251,6 +252,29 @@ def failure_text(state: RunState, postmortem: Mapping[str, Any] | None = None, *
     if trace:
         lines += ["", "traceback" if known.get("traceback") else "end of the log", *_wrapped(trace, width)]
     return "\n".join(lines)
+
+
+def _out_of_memory_lines(known: Mapping[str, Any]) -> list[str]:
+    """What was largest where it happened, and what the planner says fits."""
+    lines: list[str] = []
+    parts = [f"{entry['part']} {format_bytes(entry['bytes'])}" for entry in known.get("parts") or ()]
+    if parts:
+        lines += ["", f"planned in the {known.get('instant')}", f"  {', '.join(parts[:4])}"]
+    changes = [
+        "  train again with " + " ".join(f"--set {key}={_yaml_value(value)}" for key, value in entry["changes"].items())
+        for entry in known.get("changes") or ()
+    ]
+    if changes:
+        lines += ["", "the planner says that this fits", *changes]
+    return lines
+
+
+def _yaml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "'{" + ", ".join(f"{key}: {_yaml_value(inner)}" for key, inner in value.items()) + "}'"
+    return str(value)
 
 
 def _peak_words(peak: Mapping[str, Any]) -> str:

@@ -113,10 +113,10 @@ def oom_kill_count() -> int:
 def build_postmortem(
     *, cause: Cause, state: RunState, exits: Sequence[Exit], memory: Mapping[int, Mapping[str, Any]],
     peaks: Mapping[int, Mapping[str, Any]], host: Mapping[str, Any], plan: Mapping[str, Any], tail: Sequence[str],
-    now: float,
+    now: float, out_of_memory: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """``memory``: rank -> its newest row; ``peaks``: rank -> its row with the most allocated bytes; ``host``: the
-    supervisor's newest memory row."""
+    supervisor's newest memory row; ``out_of_memory``: of core/run/oom.py, for a run that ended so."""
     return {
         "schema": 1,
         "time": now,
@@ -131,6 +131,7 @@ def build_postmortem(
         "exits": [{"rank": e.rank, "pid": e.pid, "code": e.code, "signal": e.signal} for e in exits],
         "peaks": [_peak(rank, row, plan) for rank, row in sorted(peaks.items())],
         "peak_instant": plan.get("peak_instant"),
+        "out_of_memory": None if out_of_memory is None else dict(out_of_memory),
         "memory": {str(rank): dict(row) for rank, row in sorted(memory.items())},
         "host": dict(host),
         "traceback": cause.traceback,

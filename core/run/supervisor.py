@@ -222,8 +222,21 @@ class Supervisor:
             cause=cause, state=self._journal.state, exits=self._ranks.exits, memory=self._inbox.memory,
             peaks=self._inbox.peaks, host=self._host_row, plan=self._directory.read_json(self._directory.plan),
             tail=log_tail(self._directory.log), now=time.time(),
+            out_of_memory=self._out_of_memory(cause) if cause.kind == "oom" else None,
         )  # fmt: skip
         atomic_write(self._directory.postmortem, json.dumps(content, indent=1) + "\n")
+
+    def _out_of_memory(self, cause: Cause) -> dict[str, Any] | None:
+        """Where, what, and what would fit. The post-mortem must be written whatever becomes of the advice."""
+        from core.run.oom import explain_out_of_memory  # the planner's search, which no other run needs
+
+        row = self._inbox.peaks.get(cause.rank or 0, {})
+        plan = self._directory.read_json(self._directory.plan)
+        try:
+            return explain_out_of_memory(self._config, plan, instant=row.get("instant"))
+        except Exception:
+            traceback.print_exc()  # to supervisor.log
+            return None
 
     def _prove_release(self) -> None:
         """After a stop: what the driver says of device memory, once no process of the run is left on it."""

@@ -81,7 +81,10 @@ class Worker:
         self._tell_memory()
         step = None if self.trainer is None else self.trainer.progress.step + 1
         if is_out_of_memory(error):
-            where = "" if self.trainer is None else f" in step {step}, with a row of {self.trainer.row_tokens:,} tokens"
+            instant = None if self.meter is None else self.meter.last_instant
+            where = f" ({instant})" if instant else ""
+            if self.trainer is not None:
+                where = f" in step {step}{where}, with a row of {self.trainer.row_tokens:,} tokens"
             error = MemoryError(f"Out of memory{where}. {str(error).splitlines()[0] if str(error) else ''}")
         self.channel.failed(error, step=step)
 

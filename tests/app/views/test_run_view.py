@@ -121,3 +121,20 @@ def test_failure_names_kind_step_message_and_checkpoint():
     ):
         assert fact in text
     assert failure_text(RunState(status="running")) == ""
+
+
+def test_out_of_memory_names_the_parts_and_the_changes_that_fit():
+    postmortem = {
+        "out_of_memory": {
+            "instant": "backward",
+            "parts": [{"part": "logits", "bytes": 12 * 1024**3}, {"part": "weights", "bytes": 3 * 1024**3}],
+            "changes": [
+                {"changes": {"fused_loss": True, "max_length": 4096}},
+                {"changes": {"gradient_checkpointing": {"save_attention": True}}},
+            ],
+        }
+    }  # fmt: skip
+    text = failure_text(RunState(status="failed", failure_kind="oom"), postmortem)
+    assert "logits 12.0 GiB, weights 3.00 GiB" in text
+    assert "--set fused_loss=true --set max_length=4096" in text
+    assert "--set gradient_checkpointing='{save_attention: true}'" in text
