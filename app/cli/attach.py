@@ -90,12 +90,20 @@ def summary_text(summary: RunSummary) -> str:
     return "\n".join(lines)
 
 
+def position_words(row: Mapping[str, Any]) -> str:
+    """``, at 0-1,024 1.3000, 1,024-2,048 1.2000``: the held-out loss by context, when samples are long enough."""
+    buckets = row.get("eval_loss_by_position") or []
+    if len(buckets) < 2:
+        return ""
+    return ", at " + ", ".join(f"{b['begin']:,}-{b['end']:,} {format_loss(b['loss'])}" for b in buckets)
+
+
 def step_line(row: Mapping[str, Any], state: RunState) -> str:
     """One row of metrics.jsonl as a line."""
     clock, total = format_clock(float(row["time"])), f"/{state.total_steps:,}" if state.total_steps else ""
     where = f"{clock} step {row['step']:,}{total}"
     if "eval_loss" in row:
-        return f"{where}  held-out loss {format_loss(row['eval_loss'])}"
+        return f"{where}  held-out loss {format_loss(row['eval_loss'])}{position_words(row)}"
     words = [where, f"loss {format_loss(row.get('loss'))}", f"lr {format_learning_rate(row.get('learning_rate'))}"]
     if row.get("tokens_per_second"):
         words.append(format_tokens_per_second(float(row["tokens_per_second"])))

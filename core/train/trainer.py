@@ -308,7 +308,10 @@ class Trainer:
             self.progress, evaluated_step=step, best=Best(step=step, eval_loss=result.loss) if is_best else best
         )
         self._event("evaluation", step=step, loss=result.loss, num_targets=result.num_targets)
-        self._metric({"step": step, "time": self._clock(), "eval_loss": result.loss})
+        by_position = [asdict(bucket) for bucket in result.by_position]
+        self._metric(
+            {"step": step, "time": self._clock(), "eval_loss": result.loss, "eval_loss_by_position": by_position}
+        )
         self._tell_memory()
         self._event("phase", name="train")
         if self._is_main:
