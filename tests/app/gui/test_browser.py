@@ -164,7 +164,7 @@ def test_a_run_from_launch_to_kill_survives_reload_and_other_pages(browser: Any,
         assert_clean(seen, address)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 @pytest.mark.skipif("LONGFIT_SCREENSHOTS" not in os.environ, reason="set LONGFIT_SCREENSHOTS to take docs/ pictures")
 def test_pictures_of_a_live_demo_run(browser: Any, pictures: Path) -> None:
     """The demo's real model on real documents, launched from the page, photographed while it runs and when done."""
@@ -182,9 +182,9 @@ def test_pictures_of_a_live_demo_run(browser: Any, pictures: Path) -> None:
         seen.wait_for("#verdict", "FITS")
         seen.wait_for("#recommendation-1", "speed")
         seen.page.click("#launch")
-        seen.wait_for("#run-progress", "step 8 of", seconds=600)
+        seen.wait_for("#run-progress", "step 6 of", seconds=600)
         seen.page.screenshot(path=pictures / "web-run.png", full_page=True)
-        seen.wait_for("#run-status", "DONE", seconds=300)
+        seen.wait_for("#run-status", "DONE", seconds=500)
         seen.page.wait_for_timeout(2500)
         seen.page.screenshot(path=pictures / "web-run-done.png", full_page=True)
         assert_clean(seen, address)
