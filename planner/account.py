@@ -5,11 +5,11 @@ Called by planner/plan.py (with texts, once) and planner/search.py (for each can
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from planner.checks import refuse_impossible_counts
 from planner.combine import Combined, combine
+from planner.effects import TermSpec, Work
 from planner.errors import ConfigError
 from planner.optimization import Optimization, PlanContext, RankShape, Registry, instantiate
 from planner.parallel import padded_length
@@ -64,34 +64,58 @@ def context(
     shape = whole_shape(config, model)
     for optimization in optimizations:
         shape = optimization.reshape(shape)
-    return PlanContext(config=config, model=model, cluster=cluster, environment=environment, shape=shape)
+    return PlanContext(
+        config=config, model=model, cluster=cluster, environment=environment, shape=shape,
+        sizes=sizes_of(config, model, cluster, shape),
+    )  # fmt: skip
 
 
 def account(
-    config: RunConfig, model: ModelSpec, cluster: ClusterSpec, environment: Environment, registry: Registry,
-    *, built: Mapping[str, Optimization] | None = None,
-) -> Account:  # fmt: skip
+    config: RunConfig, model: ModelSpec, cluster: ClusterSpec, environment: Environment, registry: Registry
+) -> Account:
     """Terms and work of one rank. All ranks of a plan hold equal shards.
 
     Raises:
-        ConfigError: a length, batch size or accumulation below 1, or an unknown optimization.
+        ConfigError: a length, batch size or accumulation below 1, an unknown optimization, or a knob out of range.
     """
     refuse_impossible_counts(config)
-    optimizations = tuple(built.values()) if built is not None else build_optimizations(config, registry)
-    # every run chooses an attention kernel, asked for or not (core/train/build.py)
-    implied = [registry[name]() for name in ("flash_attention",) if name in registry and not config.optimization(name)]
-    ctx = context(config, model, cluster, environment, optimizations)
-    s = sizes_of(ctx)
-    base = (
-        *static_terms(ctx, s),
-        *model_terms(s, evaluation_tokens(ctx)),
-        *saved_terms(s, model),
-        *transient_terms(s),
-        *evaluation_terms(s, evaluation_tokens(ctx)),
-        *stock_loss_terms(s, evaluation_tokens(ctx)),
-        *((*cpu.load_terms(ctx), *cpu.resident_terms(ctx)) if s.on_cpu else allocated_runtime_terms(ctx)),
+    optimizations = build_optimizations(config, registry)
+    return tally(context(config, model, cluster, environment, optimizations), optimizations, registry)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainPath:
+    """Full training without any optimization, for one shape."""
+
+    terms: tuple[TermSpec, ...]
+    work: tuple[Work, ...]
+
+
+def plain_path(ctx: PlanContext) -> PlainPath:
+    """Of the context it reads shape, model, cluster, dtype, optimizer, batch sizes and accumulation: not the
+    optimizations."""
+    s, num_evaluation_tokens = ctx.sizes, evaluation_tokens(ctx)
+    return PlainPath(
+        terms=(
+            *static_terms(ctx, s),
+            *model_terms(s, num_evaluation_tokens),
+            *saved_terms(s, ctx.model),
+            *transient_terms(s),
+            *evaluation_terms(s, num_evaluation_tokens),
+            *stock_loss_terms(s, num_evaluation_tokens),
+            *((*cpu.load_terms(ctx), *cpu.resident_terms(ctx)) if s.on_cpu else allocated_runtime_terms(ctx)),
+        ),
+        work=(*base_work(ctx, s), *stock_loss_work(s)),
     )
-    work = (*base_work(ctx, s), *stock_loss_work(s))
+
+
+def tally(
+    ctx: PlanContext, optimizations: tuple[Optimization, ...], registry: Registry, *, plain: PlainPath | None = None
+) -> Account:
+    """The same for what was built already: the search asks for one context after the other."""
+    plain = plain or plain_path(ctx)
+    # every run chooses an attention kernel, asked for or not (core/train/build.py)
+    chooses = "flash_attention" in registry and ctx.config.optimization("flash_attention") is None
+    implied = (registry["flash_attention"](),) if chooses else ()
     effects = [(optimization.name, optimization.effect(ctx)) for optimization in (*optimizations, *implied)]
-    combined = combine(base, work, effects)
-    return Account(ctx=ctx, optimizations=optimizations, combined=combined)
+    return Account(ctx=ctx, optimizations=optimizations, combined=combine(plain.terms, plain.work, effects))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from operator import attrgetter
+from typing import Generic, TypeVar
 
 from planner.effects import Confine, Drop, Effect, Scale, TermSpec, Work
 from planner.types import INSTANTS, Instant, Issue, MemoryBreakdown, Part, Term
@@ -17,7 +18,9 @@ PARTS: tuple[Part, ...] = (
 )  # fmt: skip
 PART_ORDER: dict[Part, int] = {part: index for index, part in enumerate(PARTS)}
 
-Claim = TypeVar("Claim", Drop, Confine, Scale)
+KEY = attrgetter("key")
+
+Claim = TypeVar("Claim", Confine, Scale)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +37,15 @@ class Combined:
         return totals
 
     def breakdown(self) -> MemoryBreakdown:
+        """Terms by part, then by key."""
+        specs = sorted(self.specs, key=lambda spec: (PART_ORDER[spec.part], spec.key))
         return MemoryBreakdown(
             terms=tuple(
                 Term(
                     key=spec.key, part=spec.part, instants=spec.instants, bytes=spec.bytes, formula=spec.formula,
                     basis=spec.basis, source=spec.source,
                 )
-                for spec in self.specs
+                for spec in specs
             )
         )  # fmt: skip
 
@@ -55,34 +60,22 @@ def combine(base: Sequence[TermSpec], base_work: Sequence[Work], effects: Sequen
     issues: list[Issue] = []
 
     specs = _unite(base, [(name, effect.add) for name, effect in effects], issues)
-    drops = [drop for _, effect in effects for drop in effect.drop]
-    kept = [spec for spec in specs if not any(_matches(drop.key, spec.key) for drop in drops)]
-
-    confines = [(name, confine) for name, effect in effects for confine in effect.confine]
-    scales = [(name, scale) for name, effect in effects for scale in effect.scale]
+    kept = _kept(specs, [drop for _, effect in effects for drop in effect.drop])
+    confines = _Claims([(name, confine) for name, effect in effects for confine in effect.confine])
+    scales = _Claims([(name, scale) for name, effect in effects for scale in effect.scale])
     result = [_scaled(_confined(spec, confines, issues), scales, issues) for spec in kept]
 
     work = _unite(base_work, [(name, effect.add_work) for name, effect in effects], issues)
-    work_drops = [drop for _, effect in effects for drop in effect.drop_work]
-    kept_work = [item for item in work if not any(_matches(drop.key, item.key) for drop in work_drops)]
-    work_scales = [(name, scale) for name, effect in effects for scale in effect.scale_work]
+    kept_work = _kept(work, [drop for _, effect in effects for drop in effect.drop_work])
+    work_scales = _Claims([(name, scale) for name, effect in effects for scale in effect.scale_work])
     return Combined(
-        specs=tuple(
-            sorted(
-                (spec for spec in result if spec.bytes and spec.instants),
-                key=lambda spec: (PART_ORDER[spec.part], spec.key),
-            )
-        ),
-        work=tuple(sorted((_scaled(item, work_scales, issues) for item in kept_work), key=lambda item: item.key)),
+        specs=tuple(sorted((spec for spec in result if spec.bytes and spec.instants), key=KEY)),
+        work=tuple(sorted((_scaled(item, work_scales, issues) for item in kept_work), key=KEY)),
         issues=tuple(issues),
     )
 
 
 Keyed = TypeVar("Keyed", TermSpec, Work)
-
-
-def _matches(pattern: str, key: str) -> bool:
-    return key.startswith(pattern[:-1]) if pattern.endswith(".*") else key == pattern
 
 
 def _unite(base: Sequence[Keyed], added: Iterable[tuple[str, Sequence[Keyed]]], issues: list[Issue]) -> list[Keyed]:
@@ -98,30 +91,53 @@ def _unite(base: Sequence[Keyed], added: Iterable[tuple[str, Sequence[Keyed]]], 
     return united
 
 
-def _confined(spec: TermSpec, confines: Sequence[tuple[str, Confine]], issues: list[Issue]) -> TermSpec:
-    for claim in _claims(spec.key, confines, "confined by", issues):
-        spec = replace(spec, instants=spec.instants & claim.instants, formula=f"{spec.formula}; {claim.formula}")
+def _kept(items: Sequence[Keyed], drops: Sequence[Drop]) -> list[Keyed]:
+    exact = {drop.key for drop in drops if not drop.key.endswith(".*")}
+    below = tuple(drop.key[:-1] for drop in drops if drop.key.endswith(".*"))
+    return [item for item in items if item.key not in exact and not item.key.startswith(below)]
+
+
+class _Claims(Generic[Claim]):
+    """Claims by the term that they are on: the search asks for each term of each candidate."""
+
+    def __init__(self, claims: Sequence[tuple[str, Claim]]) -> None:
+        self._claims: list[tuple[str, Claim]] = sorted(claims, key=lambda pair: pair[0])
+        self._exact = frozenset(claim.key for _, claim in claims if not claim.key.endswith(".*"))
+        self._below = tuple(claim.key[:-1] for _, claim in claims if claim.key.endswith(".*"))
+
+    def on(self, key: str, verb: str, issues: list[Issue]) -> list[Claim]:
+        if key not in self._exact and not key.startswith(self._below):
+            return []
+        found = [
+            (name, claim)
+            for name, claim in self._claims
+            if claim.key == key or (claim.key.endswith(".*") and key.startswith(claim.key[:-1]))
+        ]
+        if len(found) > 1:
+            issues.append(_conflict(key, verb, found[0][0], found[1][0]))
+        return [claim for _, claim in found]
+
+
+def _confined(spec: TermSpec, confines: _Claims[Confine], issues: list[Issue]) -> TermSpec:
+    for claim in confines.on(spec.key, "confined by", issues):
+        spec = TermSpec(
+            key=spec.key, part=spec.part, instants=spec.instants & claim.instants, bytes=spec.bytes,
+            formula=f"{spec.formula}; {claim.formula}", basis=spec.basis, source=spec.source,
+        )  # fmt: skip
     return spec
 
 
-def _scaled(item: Keyed, scales: Sequence[tuple[str, Scale]], issues: list[Issue]) -> Keyed:
-    found: list[Scale] = _claims(item.key, scales, "scaled by", issues)
-    if not found:
+def _scaled(item: Keyed, scales: _Claims[Scale], issues: list[Issue]) -> Keyed:
+    claims = scales.on(item.key, "scaled by", issues)
+    if not claims:
         return item
-    numerator, denominator = 1, 1
-    for scale in found:
+    numerator, denominator, texts = 1, 1, [item.formula]
+    for scale in claims:
         numerator, denominator = numerator * scale.numerator, denominator * scale.denominator
-    text = "; ".join([item.formula, *(f"x {scale.numerator}/{scale.denominator}: {scale.formula}" for scale in found)])
+        texts.append(f"x {scale.numerator}/{scale.denominator}: {scale.formula}")
     if isinstance(item, TermSpec):
-        return replace(item, bytes=-(-item.bytes * numerator // denominator), formula=text)
-    return replace(item, amount=-(-item.amount * numerator // denominator), formula=text)
-
-
-def _claims(key: str, claims: Sequence[tuple[str, Claim]], verb: str, issues: list[Issue]) -> list[Claim]:
-    found = [(name, claim) for name, claim in claims if _matches(claim.key, key)]
-    if len(found) > 1:
-        issues.append(_conflict(key, verb, *(name for name, _ in found[:2])))
-    return [claim for _, claim in found]
+        return replace(item, bytes=-(-item.bytes * numerator // denominator), formula="; ".join(texts))
+    return replace(item, amount=-(-item.amount * numerator // denominator), formula="; ".join(texts))
 
 
 def _conflict(key: str, verb: str, first: str, second: str) -> Issue:

@@ -23,6 +23,7 @@ INSTANT_PHRASES: dict[Instant, str] = {
 }
 COSTS = {
     "gradient_checkpointing": "recomputes every layer",
+    "checkpoint_offload": "sends layer inputs to host memory",
     "fake_parallel": "recomputes attention by head groups",
     "qlora": "dequantises the base each time it is used",
     "ring": "passes K and V around",
@@ -44,7 +45,8 @@ def why_it_fits(
     if speed < 1 and costs:
         parts.append(", ".join(costs))
     if not same_method:
-        parts.append("trains adapters on a frozen base" if any(s.name == "lora" for s in settings) else "other method")
+        names = {setting.name for setting in settings}
+        parts.append("keeps the base in 4 bits" if "qlora" in names else "trains adapters on a frozen base")
     return "; ".join(parts)
 
 

@@ -18,6 +18,7 @@ from planner.types import ClusterSpec, Environment, Issue, ModelSpec, Optimizati
 if TYPE_CHECKING:
     from core.optimizations.evidence import Evidence
     from core.train.setup import TrainingSetup
+    from planner.parts.sizes import Sizes
 
 
 def knob(default: Any, *, help: str, choices: tuple[Any, ...] = (), minimum: float | None = None) -> Any:
@@ -43,6 +44,7 @@ class PlanContext:
     cluster: ClusterSpec
     environment: Environment
     shape: RankShape  # after every enabled optimization's reshape
+    sizes: Sizes  # the same as the symbols of the formulas
 
 
 @runtime_checkable
@@ -55,6 +57,8 @@ class Optimization(Protocol):
     main_knob: ClassVar[str | None]  # set by a scalar in a preset: `ulysses: 2`
     stage: ClassVar[int]  # order of apply: 10 data, 20 weights, 30 adapters, 40 attention, 50 modules, 60 loss
     available: ClassVar[bool]  # False until apply exists: planned on request, never recommended, refused at launch
+    # knobs that the search tries beside "off"; () where it leaves the preset's choice, or has a way of its own
+    searched: ClassVar[tuple[Mapping[str, Any], ...]]
 
     def check(self, ctx: PlanContext) -> tuple[Issue, ...]:
         """Divisibility, GPU architecture, packages, conflicts. Errors refuse the run before weights load."""

@@ -7,16 +7,16 @@ print; only the enabled optimizations differ. Called by app/services/planning.py
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, Literal
 
-from planner.account import Account, account
+from planner.account import Account, PlainPath, account, context, plain_path, tally
 from planner.checks import collect_issues
 from planner.errors import ConfigError
 from planner.explain import why_it_fits, why_not
 from planner.host import disk_bytes, host_bytes
-from planner.optimization import Optimization, Registry, instantiate, knob_defaults
+from planner.optimization import Optimization, PlanContext, RankShape, Registry, instantiate, knob_defaults
 from planner.parallel import check_ring_model, legal_ulysses_degrees
 from planner.plan import Footprint, footprint, judge
 from planner.time import step_seconds
@@ -34,6 +34,9 @@ from planner.types import (
 Goal = Literal["fastest", "longest", "smallest"]
 GOALS: tuple[Goal, ...] = ("fastest", "longest", "smallest")
 OPTIMS: tuple[Literal["adamw_torch", "adamw_torch_fused"], ...] = ("adamw_torch", "adamw_torch_fused")
+ADAPTERS = ("lora", "qlora")
+SPREAD = ("ulysses", "ring")
+INDEPENDENT_ERRORS = frozenset({"length-beyond-model", "lora-targets"})  # of the length, of knobs that stay
 LENGTH_STEP = 256  # lengths are answered in whole steps of this
 LONGEST_CONSIDERED = 1 << 24
 LARGEST_BATCH_CONSIDERED = 1 << 14
@@ -41,7 +44,7 @@ LARGEST_BATCH_CONSIDERED = 1 << 14
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What stays the same over all candidates."""
+    """What stays the same over all candidates, and what many of them share."""
 
     config: RunConfig
     model: ModelSpec
@@ -49,6 +52,20 @@ class Problem:
     environment: Environment
     registry: Registry
     expandable_segments: bool
+    _built: dict[OptimizationSetting, Optimization] = field(default_factory=dict)
+    _plain: dict[tuple[RankShape, str], PlainPath] = field(default_factory=dict)
+
+    def built(self, setting: OptimizationSetting) -> Optimization:
+        if setting not in self._built:
+            self._built[setting] = instantiate(setting, self.registry)
+        return self._built[setting]
+
+    def plain(self, ctx: PlanContext) -> PlainPath:
+        """Candidates differ in shape and optimizer only, as far as the plain path is concerned."""
+        key = (ctx.shape, ctx.config.optim)
+        if key not in self._plain:
+            self._plain[key] = plain_path(ctx)
+        return self._plain[key]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +125,9 @@ def longest_length(
         config=config, model=model, cluster=cluster, environment=environment, registry=registry,
         expandable_segments=expandable_segments,
     )  # fmt: skip
-    built = _built(problem, config)
 
     def fits(steps: int) -> bool:
-        return _holds(problem, replace(config, max_length=steps * LENGTH_STEP), built)
+        return _holds(problem, replace(config, max_length=steps * LENGTH_STEP))
 
     return LENGTH_STEP * largest(fits, LONGEST_CONSIDERED // LENGTH_STEP)
 
@@ -130,10 +146,9 @@ def largest_batch(
         config=config, model=model, cluster=cluster, environment=environment, registry=registry,
         expandable_segments=expandable_segments,
     )  # fmt: skip
-    built = _built(problem, config)
 
     def fits(batch: int) -> bool:
-        return _holds(problem, replace(config, per_device_train_batch_size=batch), built)
+        return _holds(problem, replace(config, per_device_train_batch_size=batch))
 
     return largest(fits, LARGEST_BATCH_CONSIDERED)
 
@@ -153,44 +168,42 @@ def largest(holds: Callable[[int], bool], bound: int) -> int:
 
 
 def candidates(problem: Problem) -> Iterator[RunConfig]:
-    """Every combination of the registry's switches and degrees that this hardware allows."""
+    """Every combination of the registry's entries and of degrees that this hardware allows."""
     config, registry = problem.config, problem.registry
     enabled = {setting.name: setting for setting in config.optimizations}
-    switches = [
-        [None, enabled.get(name) or _default(registry, name)]
-        for name in ("gradient_checkpointing", "fused_loss")
-        if _offered(registry, name)
-    ]
+    switches = [_options(registry, name, enabled) for name in registry if registry[name].searched]
+    chosen_elsewhere = {*ADAPTERS, *SPREAD, "fake_parallel"}
     untouched = [
         setting
         for name, setting in enabled.items()
-        if name not in ("lora", "qlora", "gradient_checkpointing", "fused_loss", "ulysses", "ring", "fake_parallel")
-    ]
-    order = list(registry)
-    for method, degrees, chosen in product(_methods(problem, enabled), _degrees(problem), list(product(*switches))):
+        if name not in chosen_elsewhere and not registry[name].searched
+    ]  # fmt: skip
+    order = {name: index for index, name in enumerate(registry)}
+    combinations = [[s for s in chosen if s is not None] for chosen in product(*switches)]
+    for method, degrees in product(_methods(problem, enabled), _degrees(problem)):
         spread = [
             _with_knob(registry, name, "degree", degree)
-            for name, degree in (("ulysses", degrees.ulysses), ("ring", degrees.ring))
+            for name, degree in zip(SPREAD, (degrees.ulysses, degrees.ring), strict=True)
             if degree > 1
         ]
         optims = OPTIMS if not method else (config.optim,)
-        for groups, optim in product(_head_groups(problem, degrees), optims):
-            settings = [*method, *(s for s in chosen if s is not None), *untouched, *spread, *groups]
+        autocast = config.autocast if method == _own_method(enabled) else _autocast(config, method)
+        for groups, optim, chosen in product(_head_groups(problem, degrees), optims, combinations):
+            settings = sorted([*method, *chosen, *untouched, *spread, *groups], key=lambda s: order[s.name])
             yield replace(
-                config, parallel=degrees, optim=optim,
-                autocast=config.autocast if method == _own_method(enabled) else _autocast(config, method),
-                optimizations=tuple(sorted(settings, key=lambda s: order.index(s.name))),
+                config, parallel=degrees, optim=optim, autocast=autocast, optimizations=tuple(settings)
             )  # fmt: skip
 
 
 def price(problem: Problem, config: RunConfig) -> Candidate | None:
     """Bytes, verdict and speed; None when a check refuses it."""
-    result = account(
-        config, problem.model, problem.cluster, problem.environment, problem.registry, built=_built(problem, config)
-    )
-    issues = (*result.combined.issues, *collect_issues(result.ctx, result.optimizations))
+    optimizations = tuple(problem.built(setting) for setting in config.optimizations)
+    ctx = context(config, problem.model, problem.cluster, problem.environment, optimizations)
     # an error that the config at hand has for another reason (its length, say) says nothing about the candidate
-    if any(issue.severity == "error" and issue.code not in INDEPENDENT_ERRORS for issue in issues):
+    if any(i.severity == "error" and i.code not in INDEPENDENT_ERRORS for i in collect_issues(ctx, optimizations)):
+        return None
+    result = tally(ctx, optimizations, problem.registry, plain=problem.plain(ctx))
+    if result.combined.issues:
         return None
     sizes = footprint(result, expandable_segments=problem.expandable_segments)
     tokens = (
@@ -201,9 +214,6 @@ def price(problem: Problem, config: RunConfig) -> Candidate | None:
         config=config, result=result, sizes=sizes, verdict=_verdict(problem, result, sizes),
         tokens_per_second=tokens / step_seconds(result.ctx, result.combined.work, result.combined.specs),
     )  # fmt: skip
-
-
-INDEPENDENT_ERRORS = frozenset({"length-beyond-model", "lora-targets"})
 
 
 def _reference_speed(problem: Problem, priced: list[Candidate]) -> float:
@@ -241,13 +251,9 @@ def _verdict(problem: Problem, result: Account, sizes: Footprint) -> Verdict:
     return "tight" if "tight" in (gpu, *others) else "fits"
 
 
-def _holds(problem: Problem, config: RunConfig, built: dict[str, Optimization]) -> bool:
-    result = account(config, problem.model, problem.cluster, problem.environment, problem.registry, built=built)
+def _holds(problem: Problem, config: RunConfig) -> bool:
+    result = account(config, problem.model, problem.cluster, problem.environment, problem.registry)
     return _verdict(problem, result, footprint(result, expandable_segments=problem.expandable_segments)) != "over"
-
-
-def _built(problem: Problem, config: RunConfig) -> dict[str, Optimization]:
-    return {setting.name: instantiate(setting, problem.registry) for setting in config.optimizations}
 
 
 def _ranking(problem: Problem, goal: str) -> Callable[[Candidate], tuple[Any, ...]]:
@@ -331,7 +337,7 @@ def _methods(problem: Problem, enabled: dict[str, OptimizationSetting]) -> list[
 
 
 def _own_method(enabled: dict[str, OptimizationSetting]) -> list[OptimizationSetting]:
-    return [enabled[name] for name in ("lora", "qlora") if name in enabled]
+    return [enabled[name] for name in ADAPTERS if name in enabled]
 
 
 def _autocast(config: RunConfig, method: list[OptimizationSetting]) -> bool:
@@ -363,6 +369,21 @@ def _head_groups(problem: Problem, degrees: ParallelDegrees) -> list[list[Optimi
             if kv_heads % groups == 0
         ),
     ]
+
+
+def _options(
+    registry: Registry, name: str, enabled: dict[str, OptimizationSetting]
+) -> list[OptimizationSetting | None]:
+    """Off, as the preset has it, and what the entry offers."""
+    own = [enabled[name]] if name in enabled else []
+    if not registry[name].available:
+        return [*own] or [None]
+    knobs = own[0].as_dict() if own else {}
+    offered = [
+        OptimizationSetting(name=name, knobs=_merged(registry, name, {**knobs, **searched}))
+        for searched in registry[name].searched
+    ]
+    return [None, *dict.fromkeys([*own, *offered])]
 
 
 def _offered(registry: Registry, name: str) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from core.optimizations.evidence import Evidence, NotActive
 from planner.effects import Effect
@@ -26,6 +27,7 @@ class CheckpointOffload:
     main_knob: ClassVar[str | None] = "kept_layers"
     stage: ClassVar[int] = 51
     available: ClassVar[bool] = True
+    searched: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
 
     kept_layers: int = knob(1, help="layers, the last ones, whose input stays on the GPU", minimum=1)
 

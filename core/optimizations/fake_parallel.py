@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from core.optimizations.evidence import Evidence, NotActive
 from planner.effects import Effect
@@ -27,6 +28,7 @@ class FakeParallel:
     main_knob: ClassVar[str | None] = "groups"
     stage: ClassVar[int] = 45
     available: ClassVar[bool] = True
+    searched: ClassVar[tuple[Mapping[str, Any], ...]] = ()
 
     groups: int = knob(2, help="head groups per layer, a divisor of the KV heads", minimum=1)
 

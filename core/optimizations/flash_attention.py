@@ -5,8 +5,9 @@ Without this key a run takes ``auto``: the fastest kernel that is installed and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from core.optimizations.evidence import Evidence, NotActive
 from planner.attention_kernels import BY_NUMBER, TITLES, VERSIONS, Candidates, candidates, hopper_speed_up
@@ -29,6 +30,7 @@ class FlashAttention:
     main_knob: ClassVar[str | None] = "version"
     stage: ClassVar[int] = 39  # before ring and ulysses wrap the kernel
     available: ClassVar[bool] = True
+    searched: ClassVar[tuple[Mapping[str, Any], ...]] = ()
 
     version: str = knob("auto", help="auto, a FlashAttention version, or sdpa: what torch brings", choices=VERSIONS)
 

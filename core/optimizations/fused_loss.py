@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from core.optimizations.evidence import Evidence, NotActive
 from planner.effects import Effect
@@ -26,6 +27,7 @@ class FusedLoss:
     main_knob: ClassVar[str | None] = "chunk_tokens"
     stage: ClassVar[int] = 60
     available: ClassVar[bool] = True
+    searched: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
 
     chunk_tokens: int = knob(1024, help="tokens whose logits exist at one time", minimum=1)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from core.optimizations.evidence import Evidence, NotActive
 from planner.effects import Effect
@@ -27,6 +28,7 @@ class GradientCheckpointing:
     main_knob: ClassVar[str | None] = None
     stage: ClassVar[int] = 50
     available: ClassVar[bool] = True
+    searched: ClassVar[tuple[Mapping[str, Any], ...]] = ({"save_attention": False}, {"save_attention": True})
 
     save_attention: bool = knob(
         False,

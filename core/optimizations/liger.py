@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from core.optimizations.evidence import Evidence, NotActive
 from planner.effects import Effect
@@ -28,6 +29,7 @@ class Liger:
     main_knob: ClassVar[str | None] = None
     stage: ClassVar[int] = 35  # modules are replaced before head groups look at them
     available: ClassVar[bool] = True
+    searched: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
 
     rms_norm: bool = knob(True, help="fused RMSNorm")
     swiglu: bool = knob(True, help="fused silu(gate) * up")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from core.optimizations.evidence import Evidence
 from planner.effects import Effect
@@ -26,6 +27,7 @@ class Lora:
     main_knob: ClassVar[str | None] = "rank"
     stage: ClassVar[int] = 30
     available: ClassVar[bool] = True
+    searched: ClassVar[tuple[Mapping[str, Any], ...]] = ()
 
     rank: int = knob(16, help="rank r of each update", minimum=1)
     alpha: int = knob(32, help="the update is scaled by alpha / rank", minimum=1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from core.optimizations.evidence import Evidence, NotActive
 from planner.effects import Effect
@@ -25,6 +26,7 @@ class Packing:
     main_knob: ClassVar[str | None] = None
     stage: ClassVar[int] = 10
     available: ClassVar[bool] = True
+    searched: ClassVar[tuple[Mapping[str, Any], ...]] = ()
 
     def check(self, ctx: PlanContext) -> tuple[Issue, ...]:
         return ()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from core.optimizations.evidence import Evidence, NotActive
 from planner.effects import Effect
@@ -27,6 +28,7 @@ class QLora:
     main_knob: ClassVar[str | None] = "rank"
     stage: ClassVar[int] = 30
     available: ClassVar[bool] = True
+    searched: ClassVar[tuple[Mapping[str, Any], ...]] = ()
 
     rank: int = knob(16, help="rank r of each update", minimum=1)
     alpha: int = knob(32, help="the update is scaled by alpha / rank", minimum=1)
@@ -53,7 +55,7 @@ class QLora:
             issues.append(
                 Issue(
                     code="qlora-device", severity="warning", what="qlora runs on a CPU, slowly.",
-                    why="Every linear is dequantised each time it is used, and a CPU has no kernel that does both at once.",
+                    why="Every linear is dequantised each time it is used, and a CPU has no kernel that fuses both.",
                     fix="Use lora on this machine.", suggestion=(("qlora", None), ("lora", self.rank)),
                 )
             )  # fmt: skip

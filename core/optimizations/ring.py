@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from core.optimizations.evidence import Evidence, NotActive
 from planner.effects import Effect
@@ -27,6 +28,7 @@ class Ring:
     main_knob: ClassVar[str | None] = "degree"
     stage: ClassVar[int] = 40
     available: ClassVar[bool] = True
+    searched: ClassVar[tuple[Mapping[str, Any], ...]] = ()
 
     degree: int = knob(2, help="ranks that share a row by tokens", minimum=1)
 

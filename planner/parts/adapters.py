@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from planner.effects import Drop, Effect, Scale, TermSpec, Work
 from planner.optimization import PlanContext
 from planner.parts.activations import MLP_BACKWARD, SAVED, SAVED_BY_DOWN, SAVED_BY_MLP, both_layers
 from planner.parts.optimizer import trainable_terms
-from planner.parts.sizes import Sizes, evaluation_tokens, sizes_of
+from planner.parts.sizes import Sizes, evaluation_tokens
 from planner.types import DTYPE_BYTES, INSTANTS, Instant, Issue
 
 ATTENTION_LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -22,11 +20,6 @@ def target_names(targets: str) -> tuple[str, ...]:
     asked = tuple(dict.fromkeys(name.strip() for name in targets.split(",") if name.strip()))
     known = tuple(name for name in ALL_LINEAR if name in asked)
     return known + tuple(name for name in asked if name not in ALL_LINEAR)
-
-
-def num_adapter_parameters(linears: Mapping[str, tuple[int, int]], num_layers: int, rank: int, targets: str) -> int:
-    """A = N * sum over targets of r * (inputs + outputs)."""
-    return num_layers * sum(rank * sum(linears[name]) for name in target_names(targets) if name in linears)
 
 
 def check_adapters(
@@ -74,10 +67,10 @@ def adapter_effect(ctx: PlanContext, *, rank: int, targets: str, dropout: float,
 
     Source: peft 0.21 tuners/lora/layer.py, Linear.forward: ``result + B(A(dropout(x.to(A.dtype)))) * scaling``.
     """
-    s = sizes_of(ctx)
+    s = ctx.sizes
     names = tuple(name for name in target_names(targets) if name in s.linears)
     element = DTYPE_BYTES[adapter_dtype]
-    count = num_adapter_parameters(s.linears, s.N, rank, targets)
+    count = _num_parameters(s, names, rank)
     largest = max((rank * max(s.linears[name]) for name in names), default=0)
     return Effect(
         add=(
@@ -154,7 +147,7 @@ def _saved_by_adapters(
     add("adapter.mlp_input", SAVED_BY_MLP, gate_up, all_but_first(gate_up))
     add("adapter.mlp_product", SAVED_BY_DOWN, members_of("down_proj"), set())
     if casts and ctx.config.autocast:
-        count = num_adapter_parameters(s.linears, 1, rank, ",".join(names))
+        count = _num_parameters(s, names, rank) // s.N
         text = f"2 * {count}: A and B in 16 bit"
         terms.extend(both_layers(s, "adapter.casts", "adapters", SAVED, 2 * count, text))
         evaluation: set[Instant] = {"evaluation_forward", "evaluation"}
@@ -240,3 +233,7 @@ def _adapter_work(ctx: PlanContext, s: Sizes, names: tuple[str, ...], count: int
 
 def _recomputes(ctx: PlanContext) -> bool:
     return ctx.config.optimization("gradient_checkpointing") is not None
+
+
+def _num_parameters(s: Sizes, names: tuple[str, ...], rank: int) -> int:
+    return s.N * rank * sum(sum(s.linears[name]) for name in names)

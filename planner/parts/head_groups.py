@@ -5,14 +5,13 @@ from __future__ import annotations
 from planner.effects import Drop, Effect, Scale, TermSpec, Work
 from planner.optimization import PlanContext
 from planner.parts.activations import ATTENTION_BACKWARD, SAVED, both_layers
-from planner.parts.sizes import sizes_of
 
 
 def head_groups_effect(ctx: PlanContext, *, groups: int) -> Effect:
     """Each group is projected, attended and added into the output, then recomputed from the layer's normed input."""
     if groups <= 1:
         return Effect()
-    s = sizes_of(ctx)
+    s = ctx.sizes
     normed = both_layers(
         s, "group_input", "activations", SAVED, s.c * s.d * s.T, f"{s.c}d * T: normed input, to recompute groups"
     )

@@ -7,7 +7,6 @@ from dataclasses import replace
 from planner.effects import Drop, Effect, TermSpec
 from planner.optimization import PlanContext
 from planner.parts.activations import OTHERS
-from planner.parts.sizes import sizes_of
 from planner.types import Instant
 
 _FORWARD: frozenset[Instant] = frozenset({"layer_forward", "forward_loss", "loss_backward"})
@@ -19,7 +18,7 @@ def keep_attention(ctx: PlanContext, checkpointing: Effect) -> Effect:
 
     The layer at work holds its own among its saved tensors; with head groups, which save none, it counts here.
     """
-    s = sizes_of(ctx)
+    s = ctx.sizes
     one = s.c * s.num_q + 4 * s.num_lse
     text = f"({s.c}q + 4H) * T = {one}: attention output and log-sum-exp of one layer"
     if ctx.config.optimization("fake_parallel"):

@@ -9,14 +9,14 @@ from __future__ import annotations
 from planner.effects import Drop, Effect, Scale, TermSpec
 from planner.optimization import PlanContext
 from planner.parts.activations import MLP_BACKWARD, SAVED, SAVED_BY_MLP, both_layers
-from planner.parts.sizes import Sizes, sizes_of
+from planner.parts.sizes import Sizes
 from planner.parts.static import elementwise_bytes
 
 _SOURCE = "liger-kernel 0.8"
 
 
 def liger_effect(ctx: PlanContext, *, rms_norm: bool, swiglu: bool, rope: bool) -> Effect:
-    s = sizes_of(ctx)
+    s = ctx.sizes
     add: list[TermSpec] = []
     drop: list[Drop] = []
     if rms_norm and s.is_half:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.effects import Drop, Effect, TermSpec, Work
 from planner.optimization import PlanContext
-from planner.parts.sizes import Sizes, evaluation_tokens, sizes_of
+from planner.parts.sizes import Sizes, evaluation_tokens
 
 
 def stock_loss_terms(s: Sizes, num_evaluation_tokens: int) -> tuple[TermSpec, ...]:
@@ -57,7 +57,7 @@ def chunked_loss_effect(ctx: PlanContext, *, chunk_tokens: int) -> Effect:
 
     Source: core/loss/chunked.py.
     """
-    s = sizes_of(ctx)
+    s = ctx.sizes
     chunk = min(chunk_tokens, s.T)
     through_norm = (16 + 2 * s.c) * s.d * s.T
     later = min(chunk, s.T - chunk)  # tokens of the second chunk, while the first one's gradient is still there

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from planner.effects import Drop, Effect, TermSpec, Work
 from planner.optimization import PlanContext
-from planner.parts.sizes import sizes_of
 from planner.types import INSTANTS
 
 BLOCK = 64  # weights that share one scale
@@ -22,7 +21,7 @@ def nf4_linear_bytes(num_weights: int, *, double_quant: bool) -> int:
 
 def nf4_effect(ctx: PlanContext, *, double_quant: bool, adapters: Effect) -> Effect:
     """The adapters' effect with the base weights replaced by NF4 linears and the rest in the compute dtype."""
-    s = sizes_of(ctx)
+    s = ctx.sizes
     linears = ctx.model.num_linear_parameters
     rest = ctx.model.num_parameters - linears
     largest = max(inputs * outputs for inputs, outputs in s.linears.values())

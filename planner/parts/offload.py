@@ -5,7 +5,6 @@ from __future__ import annotations
 from planner.effects import Effect, Scale, Work
 from planner.optimization import PlanContext
 from planner.parallel import padded_length
-from planner.parts.sizes import sizes_of
 from planner.types import DTYPE_BYTES, ModelSpec, RunConfig
 
 
@@ -28,7 +27,7 @@ def offloaded_host_bytes(config: RunConfig, model: ModelSpec) -> int:
 
 
 def offload_effect(ctx: PlanContext, *, kept_layers: int) -> Effect:
-    s = sizes_of(ctx)
+    s = ctx.sizes
     on_gpu = min(s.N, kept_layers + 1)
     moved = num_offloaded_layers(ctx.model, kept_layers) * s.c * s.d * s.T
     return Effect(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from planner.effects import Confine, Drop, Effect, TermSpec, Work
 from planner.optimization import PlanContext
 from planner.parts.activations import OTHERS
-from planner.parts.sizes import sizes_of
 from planner.parts.static import LAYER_LAUNCH_NS, elementwise_bytes
 from planner.types import Instant
 
@@ -14,7 +13,7 @@ RECOMPUTED: frozenset[Instant] = frozenset({"layer_backward", "attention_backwar
 
 def checkpointing_effect(ctx: PlanContext) -> Effect:
     """One hidden state per layer from forward to its backward; the layer at work is recomputed in backward."""
-    s = sizes_of(ctx)
+    s = ctx.sizes
     plain = TermSpec(
         key="layer_forward.layer", part="activations", instants=frozenset({"layer_forward"}),
         bytes=s.c * (2 * s.d + 3 * s.f) * s.T,

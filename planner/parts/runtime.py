@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 from planner.effects import TermSpec
 from planner.optimization import PlanContext
-from planner.parts.sizes import sizes_of
 from planner.types import INSTANTS, Basis, Instant, Term
 
 MIB = 1024**2
@@ -46,7 +45,7 @@ def reserved_terms(
     ctx: PlanContext, specs: tuple[TermSpec, ...], by_instant: Mapping[Instant, int], *, expandable: bool
 ) -> tuple[Term, ...]:
     """The allocator's blocks that hold nothing at the peak: reserved less allocated."""
-    s = sizes_of(ctx)
+    s = ctx.sizes
     logits = sum(spec.bytes for spec in specs if spec.key == "logits.backward")
     if expandable:
         return _expandable_holes(ctx, logits > 0)
@@ -74,7 +73,7 @@ def reserved_terms(
 
 
 def _expandable_holes(ctx: PlanContext, has_whole_logits: bool) -> tuple[Term, ...]:
-    s = sizes_of(ctx)
+    s = ctx.sizes
     source = "benchmarks/results, one H200, expandable segments"
     holes, formula = HOLES_BASE_BYTES_EXPANDABLE, f"{HOLES_BASE_BYTES_EXPANDABLE // MIB} MiB"
     if ctx.config.optimization("gradient_checkpointing") is not None:

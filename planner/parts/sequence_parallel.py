@@ -6,7 +6,7 @@ from planner.effects import Effect, TermSpec, Work
 from planner.optimization import PlanContext
 from planner.parts.activations import ATTENTION_BACKWARD, SAVED, both_layers
 from planner.parts.adapters import target_names
-from planner.parts.sizes import Sizes, sizes_of
+from planner.parts.sizes import Sizes
 from planner.types import DTYPE_BYTES
 
 
@@ -18,7 +18,7 @@ def num_attention_passes(ctx: PlanContext) -> int:
 def ulysses_effect(ctx: PlanContext, *, degree: int) -> Effect:
     if degree <= 1:
         return Effect()
-    s = sizes_of(ctx)
+    s = ctx.sizes
     exchanged = s.c * (2 * s.num_q + 2 * s.num_kv)  # q, k, v there and the output back, one way, forward
     passes = num_attention_passes(ctx) + 1  # backward sends the gradients the same ways
     gathered = both_layers(
@@ -47,7 +47,7 @@ def ulysses_effect(ctx: PlanContext, *, degree: int) -> Effect:
 def ring_effect(ctx: PlanContext, *, degree: int) -> Effect:
     if degree <= 1:
         return Effect()
-    s = sizes_of(ctx)
+    s = ctx.sizes
     block = 2 * s.c * s.num_kv  # K and V of one rank
     return Effect(
         add=(

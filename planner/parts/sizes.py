@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from planner.optimization import PlanContext
-from planner.types import DTYPE_BYTES
+from planner.optimization import PlanContext, RankShape
+from planner.types import DTYPE_BYTES, ClusterSpec, ModelSpec, RunConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +41,10 @@ class Sizes:
         return self.c == 2
 
 
-def sizes_of(ctx: PlanContext) -> Sizes:
-    model, shape = ctx.model, ctx.shape
+def sizes_of(config: RunConfig, model: ModelSpec, cluster: ClusterSpec, shape: RankShape) -> Sizes:
     return Sizes(
         T=shape.tokens,
-        L=min(ctx.config.max_length, shape.row_tokens),
+        L=min(config.max_length, shape.row_tokens),
         d=model.hidden_size,
         f=model.intermediate_size,
         N=model.num_layers,
@@ -54,12 +53,12 @@ def sizes_of(ctx: PlanContext) -> Sizes:
         q=model.q_width,
         kv=model.kv_width,
         V=model.vocab_size,
-        c=DTYPE_BYTES[ctx.config.dtype],
+        c=DTYPE_BYTES[config.dtype],
         num_q=shape.q_heads * model.head_dim * shape.attention_tokens,
         num_kv=shape.kv_heads * model.head_dim * shape.attention_tokens,
         num_lse=shape.q_heads * shape.attention_tokens,
         linears=model.linears,
-        on_cpu=ctx.cluster.gpu.kind == "cpu",
+        on_cpu=cluster.gpu.kind == "cpu",
     )
 
 
