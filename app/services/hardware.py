@@ -120,7 +120,7 @@ def detect_gpus() -> tuple[GpuSpec, ...]:
     try:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
         chosen = visible_devices([_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles], os.environ)
-        return tuple(_detected(pynvml, handles[index]) for index in chosen)
+        return tuple(gpu for index in chosen if (gpu := _detected(pynvml, handles[index])) is not None)
     except pynvml.NVMLError:
         return ()
     finally:
@@ -149,14 +149,18 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _detected(pynvml: Any, handle: Any) -> GpuSpec:
-    name = _text(pynvml.nvmlDeviceGetName(handle))
-    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+def _detected(pynvml: Any, handle: Any) -> GpuSpec | None:
+    """None for a card that does not answer: the others can still be used."""
+    try:
+        name = _text(pynvml.nvmlDeviceGetName(handle))
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        capability = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
+    except pynvml.NVMLError:
+        return None
     try:
         known = find_gpu(name)
     except ConfigError:
         known = _nearest_by_memory(int(memory.total))
-    capability = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
     return replace(
         known, name=name, memory_bytes=int(memory.total), usable_bytes=int(memory.free),
         compute_capability=(capability[0], capability[1]),

@@ -40,7 +40,7 @@ def find_model(model: str) -> tuple[ModelSpec, str]:
 
 def local_folder(model: str) -> Path | None:
     """The folder that holds the weights' config.json, when there is one on this machine."""
-    path = Path(model).expanduser()
+    path = Path(os.path.expanduser(model))
     if (path / "config.json").is_file():
         return path.resolve()
     converted = converted_model_dir(model)
@@ -71,7 +71,7 @@ def _read_config(folder: Path) -> dict[str, object]:
 
 
 def _name(model: str) -> str:
-    return model if not model.startswith((".", "/", "~")) else Path(model).expanduser().resolve().name
+    return model if not model.startswith((".", "/", "~")) else Path(os.path.expanduser(model)).resolve().name
 
 
 def _by_short_name() -> dict[str, str]:

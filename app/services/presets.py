@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -43,7 +44,7 @@ def load_preset(name_or_path: str) -> Preset:
     if name_or_path in known:
         origin, path = known[name_or_path]
         return parse_preset(_read(path), path=path, origin=origin)
-    path = Path(name_or_path).expanduser()
+    path = Path(os.path.expanduser(name_or_path))
     if path.is_file():
         return parse_preset(_read(path), path=path, origin="file")
     if path.suffix in (".yaml", ".yml") or "/" in name_or_path:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import glob
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -96,7 +97,7 @@ def open_source(spec: str) -> Source:
     Raises:
         ConfigError: nothing there (with the nearest name), a folder without a readable file, a hub without its package.
     """
-    sampled = None if Path(spec).expanduser().exists() else _SAMPLE.match(spec)
+    sampled = None if Path(os.path.expanduser(spec)).exists() else _SAMPLE.match(spec)
     name = sampled["name"] if sampled else spec
     amount = int(sampled["amount"]) if sampled else None
     if amount == 0:
@@ -112,7 +113,7 @@ def open_source(spec: str) -> Source:
 
 
 def _find(name: str) -> tuple[list[Part], Counter[str]]:
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.is_file() and not _is_hidden(file.relative_to(path)))
         known = [file for file in files if reader_for(file) is not None]

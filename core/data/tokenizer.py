@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ def tokenizer_folder(model: str) -> Path:
 
     Raises: ConfigError when there is none.
     """
-    folder = Path(model).expanduser()
+    folder = Path(os.path.expanduser(model))
     if folder.is_dir():
         return folder.resolve()
     from huggingface_hub import snapshot_download

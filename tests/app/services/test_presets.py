@@ -39,6 +39,11 @@ def test_an_unknown_preset_is_answered_with_the_nearest_name() -> None:
         load_preset("qwen2.5-7b-8k")
 
 
+def test_an_unknown_home_folder_is_a_missing_file() -> None:
+    with pytest.raises(ConfigError, match=r"no preset file ~nobody-here/run\.yaml"):
+        load_preset("~nobody-here/run.yaml")
+
+
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(ConfigError, match=r"no preset file nowhere/run\.yaml"):
         load_preset("nowhere/run.yaml")
