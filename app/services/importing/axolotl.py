@@ -123,7 +123,9 @@ def _plugins(draft: Draft, setting: Setting) -> None:
         elif "cut_cross_entropy" in name.lower():
             draft.wish("fused_loss", True, setting)
         else:
-            draft.tell("impossible", [setting], what=f"The plugin {name} is not offered.")
+            draft.tell(
+                "impossible", [setting], what=f"The plugin {name} is not offered.", why="No code of others is loaded."
+            )
     if not names:
         draft.tell("default", [setting], why="No plugin is named.")
 

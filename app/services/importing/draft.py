@@ -14,7 +14,8 @@ from app.services.importing.facts import Facts
 from app.services.importing.finding import Finding, Kind
 from app.services.importing.pasted import Setting
 from app.services.importing.values import is_off
-from app.services.preset_keys import DATA_KEYS, RUN_KEYS
+from app.services.preset_keys import DATA_KEYS, RUN_KEYS, PresetKey, check_value, optimization_keys
+from planner.errors import ConfigError
 from planner.types import ModelSpec, Preset
 
 
@@ -51,19 +52,40 @@ class Draft:
         wish = self.wishes.get(name)
         return None if wish is None else wish.value
 
-    def put(self, key: str, value: Any, *settings: Setting, what: str = "", why: str = "", fix: str = "") -> None:
-        """Carry a value over, unless longfit does the same by itself."""
+    def put(
+        self, key: str, value: Any, *settings: Setting, what: str = "", why: str = "", fix: str = "",
+        always: bool = False,
+    ) -> None:  # fmt: skip
+        """Carry a value over, unless longfit does the same by itself. ``always``: a preset reads better with it.
+
+        A value that the key cannot have is told as not understood.
+        """
+        problem = self._problem(key, value)
+        if problem:
+            self.tell("unknown", settings, what=problem)
+            return
         self.decided.add(key)
-        if default_of(key, self.facts) == value and not what:
+        if default_of(key, self.facts) == value and not (what or always):
             self.values.pop(key, None)
             self.tell("default", settings, keys={key: value})
         else:
             self.values[key] = value
             self.tell("translated", settings, what=what, why=why, fix=fix, keys={key: value})
 
+    def _problem(self, key: str, value: Any) -> str:
+        found = key_of(key, self.facts)
+        if found is None:
+            return ""
+        try:
+            check_value(found, value, where="")
+        except ConfigError as error:
+            return f"{key} cannot be {value!r}. {error.why}"
+        return ""
+
     def imply(self, key: str, value: Any, why: str = "") -> None:
         """What the other tool would have done without being told; nothing when the text speaks of the key."""
-        if key in self.decided or value == default_of(key, self.facts):
+        has_no_knob = "." in key and key_of(key, self.facts) is None
+        if key in self.decided or has_no_knob or value == default_of(key, self.facts):
             return
         self.decided.add(key)
         self.values[key] = value
@@ -115,18 +137,24 @@ class Draft:
         return int(self.values.get("hardware.count", 1)) * int(self.values.get("hardware.nodes", 1))
 
 
+def key_of(dotted: str, facts: Facts) -> PresetKey | None:
+    """The preset key behind a dotted name; None for hardware and for an optimization as a whole."""
+    name, _, knob = dotted.partition(".")
+    if name == "data":
+        return next((key for key in DATA_KEYS if key.name == knob), None)
+    if name in facts.registry:
+        return next((key for key in optimization_keys(name, facts.registry) if key.name == knob), None)
+    return next((key for key in RUN_KEYS if key.name == dotted), None)
+
+
 def default_of(key: str, facts: Facts) -> Any:
     """What longfit does when the key is absent; False for an optimization."""
-    name, _, knob = key.partition(".")
-    if name == "hardware":
-        return 1 if knob in ("count", "nodes") else None
-    if name == "data" and knob:
-        return next((found.default for found in DATA_KEYS if found.name == knob), None)
-    if knob:
-        return facts.knobs(name).get(knob)
-    if name in facts.registry:
+    if key in facts.registry:
         return False
-    return next((found.default for found in RUN_KEYS if found.name == name), None)
+    if key in ("hardware.count", "hardware.nodes"):
+        return 1
+    found = key_of(key, facts)
+    return None if found is None else found.default
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:

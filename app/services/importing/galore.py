@@ -58,9 +58,7 @@ def _switch_on(draft: Draft, switch: Wish | None, knobs: dict[str, Wish]) -> Non
         if knob is None:
             draft.tell("impossible", [wish.setting], what=f"galore has no such knob; it has {', '.join(has)}.")
         else:
-            draft.values[f"galore.{knob}"] = wish.value
-            draft.decided.add(f"galore.{knob}")
-            draft.tell("translated", [wish.setting], keys={f"galore.{knob}": wish.value})
+            draft.put(f"galore.{knob}", wish.value, wish.setting, always=True)
 
 
 def _arithmetic(draft: Draft) -> str:

@@ -56,11 +56,10 @@ def _packing_strategy(draft: Draft, setting: Setting) -> None:
         draft.tell("default", [setting], why="Packs are filled best-fit decreasing, samples stay whole.")
     else:
         draft.tell(
-            "impossible",
-            [setting],
-            what=f"Packing by {word} is not offered; samples stay whole.",
+            "impossible", [setting], what=f"Packing by {word} is not offered; packs are filled best-fit.",
+            why="Samples stay whole, so that none is trained without its beginning.",
             fix="--set data.over_length=split cuts rows that are longer than a pack." if "split" in word else "",
-        )
+        )  # fmt: skip
 
 
 def _loss_type(draft: Draft, setting: Setting) -> None:

@@ -89,16 +89,9 @@ def _carry_knobs(draft: Draft, name: str) -> None:
         elif knob == "alpha" and not float(value).is_integer():
             draft.tell("impossible", [wish.setting], what="alpha is a whole number here.", fix="Scale rank and alpha.")
         else:
-            _write(draft, f"{name}.{knob}", int(value) if knob == "alpha" else value, wish)
+            draft.put(f"{name}.{knob}", int(value) if knob == "alpha" else value, wish.setting, always=True)
     if rslora is not None:
         _rank_stabilised(draft, name, rslora)
-
-
-def _write(draft: Draft, key: str, value: object, wish: Wish) -> None:
-    """Also when it is longfit's default: a preset reads better with rank and alpha in it."""
-    draft.decided.add(key)
-    draft.values[key] = value
-    draft.tell("translated", [wish.setting], keys={key: value})
 
 
 def _rank_stabilised(draft: Draft, name: str, wish: Wish) -> None:

@@ -41,7 +41,7 @@ def settle_gpus(draft: Draft, *, follow_degree: bool) -> None:
     if cpu is not None:
         draft.tell("translated", [cpu.setting], keys={"hardware.gpu": draft.values["hardware.gpu"]})
     if nodes is not None:
-        draft.put("hardware.nodes", int(nodes.value), nodes.setting)
+        draft.put("hardware.nodes", max(1, int(nodes.value)), nodes.setting)
     count = _degree(draft) if follow_degree else 1
     if processes is not None:
         count = max(1, int(processes.value))

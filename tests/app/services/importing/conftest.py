@@ -30,3 +30,9 @@ def make_facts(**changes: object) -> Facts:
 @pytest.fixture(scope="session")
 def facts() -> Facts:
     return make_facts()
+
+
+@pytest.fixture(scope="session")
+def unplanned() -> Facts:
+    """The planner is not asked: for thousands of imports."""
+    return make_facts(objections=lambda preset: ())

@@ -51,7 +51,10 @@ def test_words(text, words):
         ("a 1 # note\nb 2", ["a", "1", "b", "2"]),
         ("# --a 1\n--b 2", ["--b", "2"]),
         ("--a 1 \\ # key --b 2", ["--a", "1", "--b", "2"]),
-        ("--a 1 \\ # key --b 2\n--c 3", ["--a", "1", "--c", "3"]),  # the next line goes on: the comment was a line's end
+        (
+            "--a 1 \\ # key --b 2\n--c 3",
+            ["--a", "1", "--c", "3"],
+        ),  # the next line goes on: the comment was a line's end
         ("x \\ --a 1 \\ # ⇦ on --b 2 # ⇦ two", ["x", "--a", "1", "--b", "2"]),
         ("# one card swift sft --a 1", ["swift", "sft", "--a", "1"]),
         ("--a 1 # note", ["--a", "1"]),
