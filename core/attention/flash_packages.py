@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from core.attention.kernel import INT32_ELEMENTS
 from core.attention.torch_kernels import DeviceBounds, by_head, by_token
 from planner.attention_kernels import PACKAGES, TITLES, KernelName
 
@@ -28,6 +29,7 @@ class FlashPackage(ABC):
 
     key: KernelName
     takes_segments = True
+    max_elements: int | None = INT32_ELEMENTS
     _module: str
 
     def __init__(self, *, load: Import = import_module) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from planner.attention_kernels import KernelName
 
+INT32_ELEMENTS = 2**31 - 1  # what a kernel with 32-bit indices reaches
 _QUERY_BLOCK = 1024  # rows of the score matrix that the reference kernel holds at a time
 
 
@@ -28,6 +29,7 @@ class AttentionKernel(Protocol):
     key: KernelName  # in planner/attention_kernels.py
     name: str  # for people, with the version
     takes_segments: bool  # is a SegmentKernel: a packed row is one call
+    max_elements: int | None  # of one operand; None: as many as there is memory for
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
         """(out in q's dtype, lse)."""
@@ -72,6 +74,7 @@ class CpuFlashKernel:
     key: KernelName = "cpu"
     name = "torch CPU flash"
     takes_segments = False
+    max_elements: int | None = None
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
         out_KGLD, lse_KGL = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
@@ -95,6 +98,7 @@ class ReferenceKernel:
     key: KernelName = "reference"
     name = "torch reference"
     takes_segments = False
+    max_elements: int | None = None
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
         q_KGLD, k_K1LD, v_K1LD = _wide(_by_kv_head(q, k)), _wide(k[0][:, None]), _wide(v[0][:, None])

@@ -10,6 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from core.attention.kernel import INT32_ELEMENTS
 from planner.attention_kernels import KernelName
 
 # cuDNN compiles a graph for every length it meets, a good part of a second each. Rows that are cut or packed to
@@ -48,6 +49,7 @@ class TorchFlashKernel:
 
     key: KernelName = "torch"
     takes_segments = True
+    max_elements: int | None = INT32_ELEMENTS
 
     def __init__(self) -> None:
         self.name = f"torch CUDA flash {torch.__version__}"

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.attention.kernel import wide_dtype
+from core.attention.kernel import INT32_ELEMENTS, wide_dtype
 from core.data.row import IGNORE_INDEX
 from core.loss.head_loss import head_operands
 
@@ -35,13 +35,15 @@ class ChunkedLoss:
     ) -> Tensor:
         if target_index is None:
             target_index = (labels[0] != IGNORE_INDEX).nonzero()[:, 0]
+        # logits of a chunk must stay within what 32-bit indices reach, whatever was asked for
+        chunk_tokens = min(self.chunk_tokens, max(1, INT32_ELEMENTS // head_weight.shape[0]))
         self.num_calls += 1
         self.num_targets += target_index.numel()
-        self.num_chunks += -(-target_index.numel() // self.chunk_tokens)
+        self.num_chunks += -(-target_index.numel() // chunk_tokens)
         hidden, head_weight = head_operands(hidden, head_weight)
         # Function.forward runs without grad mode, so whether gradients are wanted at all must be asked out here
         wants = tuple(torch.is_grad_enabled() and x.requires_grad for x in (hidden, head_weight))
-        return _ChunkedCrossEntropy.apply(hidden[0], head_weight, labels[0], target_index, self.chunk_tokens, *wants)
+        return _ChunkedCrossEntropy.apply(hidden[0], head_weight, labels[0], target_index, chunk_tokens, *wants)
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
