@@ -15,7 +15,7 @@ from planner.errors import ConfigError
 
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~)[\w+-]*[ \t]*$\n?", re.MULTILINE)
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*longfit:[ \t]*([\w.]+)[ \t]*=(.*)$\n?", re.MULTILINE)
-_KEY_LINE = re.compile(r"^[ \t]*[\"']?[\w-]+[\"']?[ \t]*[:：](?:[ \t]|$)", re.MULTILINE)
+_KEY_LINE = re.compile(r"^[ \t]*[\"']?[\w-]+[\"']?[ \t]*(?::(?:[ \t]|$)|：)", re.MULTILINE)
 _FLAG_WORD = re.compile(r"(?:^|\s)[-‐‑‒–—―−－]{1,2}[A-Za-z]\w")
 
 
