@@ -3,7 +3,7 @@
     python benchmarks/data_throughput.py MODEL_FOLDER OUT.csv [--rows 10000] [--repeats 3]
 
 Needs datasets and trl beside longfit. The file holds conversations cut from the standard library's own text (prose and
-code, about 440 tokens a row). Each contender is a process of its own with an empty cache, in turn, ``repeats`` times:
+code, about 420 tokens a row). Each contender is a process of its own with an empty cache, in turn, ``repeats`` times:
 
     longfit         prepare (read, render, tokenise, place targets, store) and the packs of one epoch
     datasets+trl    load_dataset, map with apply_chat_template and its assistant mask, pack_dataset("bfd")
@@ -48,7 +48,7 @@ def write_rows(path: Path, count: int) -> None:
     """Conversations of one to three turns whose texts are paragraphs of the standard library, by a fixed seed."""
     modules = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     text = "\n\n".join([*pydoc_data.topics.topics.values(), *(m.read_text("utf-8", "ignore") for m in modules)])
-    paragraphs = [paragraph.strip() for paragraph in text.split("\n\n") if len(paragraph.strip()) > 40]
+    paragraphs = [p.strip() for p in text.split("\n\n") if 40 < len(p.strip()) < 1200]  # no row beyond CAPACITY
     choose = random.Random(0)
     with path.open("w", encoding="utf-8") as file:
         for _ in range(count):

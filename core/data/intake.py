@@ -51,12 +51,17 @@ class Intake:
         self._read_bytes = 0
         self._special = re.compile("|".join(map(re.escape, tokenizer.special_tokens)) or r"(?!)")
 
-    def run(self, sources: Sequence[Source], path: Path) -> TokenStore | None:
-        """The store at ``path``; None when no sample is left, or a bad row stops the run: see ``judge``."""
+    def run(self, sources: Sequence[Source], path: Path, *, packing: bool) -> tuple[TokenStore, dict[str, Any]]:
+        """The store at ``path`` and its report (``packing`` words it only).
+
+        Raises:
+            DataRefused: bad rows under on_bad_row "stop", or no usable row.
+            ConfigError: no row at all.
+        """
         self._names = [part.name for source in sources for part in source.parts]
         self._total_bytes = sum(source.size_bytes for source in sources)
         with StoreWriter(path) as self._writer, ThreadPoolExecutor(max_workers=1) as other_thread:
-            waiting: tuple[list[Waiting], Any, Any] | None = None
+            waiting: tuple[list[Waiting], list[Layout | RowError], Future[dict[int, Any]]] | None = None
             for batch in _batches(self._examples(sources)):
                 layouts = self.tokenizer.lay_out([example for *_, example, _ in batch], self.data.train_on)
                 encodings = other_thread.submit(self.tokenizer.encode, layouts)  # while this thread reads and renders
@@ -65,9 +70,28 @@ class Intake:
                 waiting = (batch, layouts, encodings)
             if waiting is not None:
                 self._store(*waiting)
-            self._lengths, self._num_targets = self._writer.lengths, self._writer.num_targets
-            stops = self.data.on_bad_row == "stop" and self.tally.num_bad > 0
-            return None if stops or len(self._writer) == 0 else self._writer.finish(self._names)
+            report = self.tally.to_dict(
+                lengths=self._writer.lengths,
+                num_targets=self._writer.num_targets,
+                max_length=self.max_length,
+                packing=packing,
+            )
+            report["preview"] = self.preview
+            self._judge(report)
+            return self._writer.finish(self._names), report
+
+    def _judge(self, report: dict[str, Any]) -> None:
+        names, skips = ", ".join(self._names[:3]), self.data.on_bad_row == "skip"
+        if self.tally.read == 0:
+            raise ConfigError(f"The data set is empty: {names} holds no row.", fix="Give a file with at least one row.")
+        if self.tally.num_bad and not (skips and len(self._writer)):
+            raise refusal(report, self._names, skip_is_on=skips)
+        if len(self._writer) == 0:
+            raise ConfigError(
+                f"No row of {names} is left: all {self.tally.read:,} are longer than max_length {self.max_length:,}.",
+                why=f"data: over_length is drop; the shortest row has {report['lengths']['min']:,} tokens.",
+                fix="Raise max_length, or set over_length to truncate_right or split.",
+            )
 
     def _store(self, batch: list[Waiting], layouts: list[Layout | RowError], encodings: Future[dict[int, Any]]) -> None:
         split_at = self.data.split_at if self.data.over_length == "split" else ""
@@ -77,30 +101,6 @@ class Intake:
         if self.progress is not None:
             share = self._read_bytes / self._total_bytes if self._total_bytes else None
             self.progress(self.tally.read, self._names[batch[-1][0]], share)
-
-    def judge(self, store: TokenStore | None, *, packing: bool) -> dict[str, Any]:
-        """The report.
-
-        Raises:
-            DataRefused: bad rows under on_bad_row "stop", or no usable row.
-            ConfigError: no row at all.
-        """
-        report = self.tally.to_dict(
-            lengths=self._lengths, num_targets=self._num_targets, max_length=self.max_length, packing=packing
-        )
-        report["preview"] = self.preview
-        if store is not None:
-            return report
-        names = ", ".join(self._names[:3])
-        if self.tally.read == 0:
-            raise ConfigError(f"The data set is empty: {names} holds no row.", fix="Give a file with at least one row.")
-        if self.tally.num_bad == 0:
-            raise ConfigError(
-                f"No row of {names} is left: all {self.tally.read:,} are longer than max_length {self.max_length:,}.",
-                why=f"data: over_length is drop; the shortest row has {report['lengths']['min']:,} tokens.",
-                fix="Raise max_length, or set over_length to truncate_right or split.",
-            )
-        raise refusal(report, self._names, skip_is_on=self.data.on_bad_row == "skip")
 
     def _examples(self, sources: Sequence[Source]) -> Iterator[Waiting]:
         first, columns, before = 0, dict(self.data.columns), 0

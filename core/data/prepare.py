@@ -116,8 +116,8 @@ def _write(
     for name, sources in (("train", train), ("eval", held_out)):
         if sources:
             intake = Intake(data, tokenizer, max_length=request.max_length, seed=request.seed, progress=progress)
-            stores[name] = intake.run(sources, work / ("whole" if splits else name))
-            reports[name] = intake.judge(stores[name], packing=request.packing)
+            path = work / ("whole" if splits else name)
+            stores[name], reports[name] = intake.run(sources, path, packing=request.packing)
             keys[name] = np.array(intake.row_keys, dtype=np.uint64)
     if splits:
         whole = stores["train"]

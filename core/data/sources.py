@@ -119,8 +119,8 @@ def _find(name: str) -> tuple[list[Part], Counter[str]]:
         known = [file for file in files if reader_for(file) is not None]
         others = Counter(file.suffix or "(no suffix)" for file in files if reader_for(file) is None)
         if not known:
-            found = ", ".join(f"{count} {suffix}" for suffix, count in others.most_common(5)) or "no file at all"
-            raise ConfigError(f"The folder {name} holds nothing that can be read.", why=f"It holds {found}.")
+            holds = ", ".join(f"{count} {suffix}" for suffix, count in others.most_common(5)) or "no file at all"
+            raise ConfigError(f"The folder {name} holds nothing that can be read.", why=f"It holds {holds}.")
         return [_file_part(file, str(Path(name) / file.relative_to(path))) for file in known], others
     if path.exists():
         return [_file_part(path, name)], Counter()

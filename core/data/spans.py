@@ -184,7 +184,7 @@ def learn_turn(render: Render, special_tokens: Iterable[str], stop_tokens: Itera
     else:
         rest = texts[1][texts[1].index(answer["content"]) + len(answer["content"]) :].split(later["content"])[0]
         common = closing[: _common_length(closing, rest)]
-    headers = {}
+    headers: dict[tuple[str, str], None] = {}
     for text in texts:
         found, words = text.index(answer["content"]), text.index(ask["content"]) + len(ask["content"])
         until = max(words, _common_length(prompt, text[:found]))

@@ -193,12 +193,12 @@ class RowTokenizer:
         notes = layout.notes
         if len(tokens) > 1 and self.bos_id is not None and tokens[0] == tokens[1] == self.bos_id:
             tokens, targets, borders = tokens[1:], targets[1:], borders - 1  # the text began with what is added
-        if layout.closes and self.eos_id is None:
-            notes = (*notes, "no end token appended (the tokenizer has none)")
-        elif layout.closes:
+        if layout.closes and self.eos_id is not None:
             if len(tokens) == 0 or tokens[-1] != self.eos_id:
                 tokens, targets = np.append(tokens, np.int32(self.eos_id)), np.append(targets, True)
             targets[-1] = True
+        elif layout.closes:
+            notes = (*notes, "no end token appended (the tokenizer has none)")
         return Tokenized(tokens=tokens, targets=targets, borders=borders, notes=notes)
 
     def _long(self, layout: Layout, split_at: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
