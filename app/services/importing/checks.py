@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from app.services.importing.draft import Draft
+from app.services.importing.draft import Draft, default_of
 from app.services.importing.finding import Finding, Kind
 from app.services.importing.parallelism import leave_out_dropout
 from planner.types import Issue, Preset
@@ -25,6 +25,7 @@ def check_draft(draft: Draft) -> None:
     _ask_planner(draft)
     _check_batch(draft)
     _check_evaluation(draft)
+    _check_checkpoints(draft)
 
 
 def _check_model(draft: Draft) -> None:
@@ -137,4 +138,14 @@ def _check_evaluation(draft: Draft) -> None:
             "risk", (), what=f"eval_steps is {values['eval_steps']}, and no held-out data is named.",
             why="Nothing would be evaluated.",
             fix="--set data.eval_fraction=0.01 holds out one row of a hundred.",
+        )  # fmt: skip
+
+
+def _check_checkpoints(draft: Draft) -> None:
+    key = "save_total_limit"
+    if key not in draft.decided:
+        kept = default_of(key, draft.facts)
+        draft.tell(
+            "default", (), keys={key: kept}, what=f"The newest {kept} checkpoints stay on disk.",
+            why=f"{draft.tool} keeps all of them unless told.", fix=f"--set {key}=100 keeps more.",
         )  # fmt: skip

@@ -24,7 +24,8 @@ def read_document(text: str) -> Pasted:
         return Pasted(source="nothing", problem=f"This is not valid YAML: {error}.")
     if not isinstance(values, Mapping) or not values or not all(isinstance(key, str) for key in values):
         return Pasted(source="nothing", problem="It holds neither a command with flags nor a configuration.")
-    variables = values.get("ENV") if isinstance(values.get("ENV"), Mapping) else {}
+    block = values.get("ENV")  # ms-swift's
+    variables: Mapping[Any, Any] = block if isinstance(block, Mapping) else {}
     return Pasted(
         source="document",
         settings=tuple(document_setting(key, value) for key, value in values.items() if key != "ENV" or not variables),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.services.importing.draft import Draft
+from app.services.importing.finding import Kind
 from app.services.importing.pasted import Setting
 from app.services.importing.rules import Rule, ignored, impossible
 from app.services.importing.values import is_off, number, one, text, truth, whole
@@ -45,8 +46,8 @@ def _backend(draft: Draft, setting: Setting) -> None:
 
 
 def _stream(draft: Draft, setting: Setting) -> None:
-    kind = "default" if truth(setting.value) else "ignored"
-    draft.tell(kind, [setting], why="The answer is written as it comes.")  # type: ignore[arg-type]
+    kind: Kind = "default" if truth(setting.value) else "ignored"
+    draft.tell(kind, [setting], why="The answer is written as it comes.")
 
 
 def _merge(draft: Draft, setting: Setting) -> None:

@@ -100,8 +100,8 @@ def _rank_stabilised(draft: Draft, name: str, wish: Wish) -> None:
         draft.tell("default", [wish.setting], why="Updates are scaled by alpha / rank.")
         return
     has = draft.facts.knobs(name)
-    rank = int(draft.values.get(f"{name}.rank", has.get("rank", 16)))  # type: ignore[call-overload]
-    alpha = int(draft.values.get(f"{name}.alpha", has.get("alpha", 32)))  # type: ignore[call-overload]
+    rank = int(draft.values.get(f"{name}.rank", has.get("rank", 16)))
+    alpha = int(draft.values.get(f"{name}.alpha", has.get("alpha", 32)))
     scaled = alpha * math.sqrt(rank)
     why = f"alpha / sqrt(rank) = {alpha} / {math.sqrt(rank):g} is {scaled:g} / {rank}."
     draft.decided.add(f"{name}.alpha")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.services.importing.draft import Draft
+from app.services.importing.finding import Kind
 from app.services.importing.pasted import Setting
 from app.services.importing.values import is_off, number, one, text, truth, whole
 from app.services.preset_keys import RUN_KEYS
@@ -52,7 +53,7 @@ def default(why: str, *, while_: Convert = truth) -> Rule:
     """longfit does this anyway; the contrary is told as ignored."""
 
     def rule(draft: Draft, setting: Setting) -> None:
-        kind = "default" if while_(setting.value) else "ignored"
+        kind: Kind = "default" if while_(setting.value) else "ignored"
         draft.tell(kind, [setting], why=why)
 
     return rule

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from app.services.importing.draft import Draft, Wish
+from app.services.importing.finding import Kind
 
 
 def settle_schedule(draft: Draft) -> None:
@@ -73,6 +74,5 @@ def _settle_interval(draft: Draft, key: str, strategy_key: str, *, never: str) -
         draft.put(key, int(interval.value), interval.setting)
 
 
-def _tell_all(draft: Draft, kind: str, *wishes: Wish | None, why: str) -> None:
-    settings = [wish.setting for wish in wishes if wish is not None]
-    draft.tell(kind, settings, why=why)  # type: ignore[arg-type]
+def _tell_all(draft: Draft, kind: Kind, *wishes: Wish | None, why: str) -> None:
+    draft.tell(kind, [wish.setting for wish in wishes if wish is not None], why=why)

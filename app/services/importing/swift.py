@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.services.importing.draft import Draft
+from app.services.importing.finding import Kind
 from app.services.importing.pasted import Setting
 from app.services.importing.rules import Dialect, Rule, choice, default, ignored, impossible, sets, wishes
 from app.services.importing.trainer_arguments import TRAINER
@@ -37,14 +38,14 @@ def _model_type(draft: Draft, setting: Setting) -> None:
 
 
 def _use_chat_template(draft: Draft, setting: Setting) -> None:
-    kind = "default" if truth(setting.value) else "ignored"
+    kind: Kind = "default" if truth(setting.value) else "ignored"
     why = "Rows of messages go through the model's own chat template, rows of text through none."
     draft.tell(kind, [setting], why=why)
 
 
 def _task_type(draft: Draft, setting: Setting) -> None:
     word = text(setting.value)
-    kind = "default" if word == "causal_lm" else "impossible"
+    kind: Kind = "default" if word == "causal_lm" else "impossible"
     draft.tell(kind, [setting], what="" if kind == "default" else f"{word} is not offered.", why=_RL)
 
 
