@@ -66,7 +66,10 @@ class LiveBytes(TorchDispatchMode):
 class CudaFlashAllocations:
     """Allocates as torch's CUDA flash attention does; computes nothing."""
 
+    key = "torch"
     name = "allocations of torch CUDA flash"
+    takes_segments = False
+    max_elements = None
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
         return _like(q), torch.zeros(q.shape[:-1])

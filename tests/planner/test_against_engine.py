@@ -59,7 +59,10 @@ def planned_peaks(shape: str, as_cuda: bool, **values: Any) -> dict[str, int]:
     model = model_spec_from_config(shape, SHAPES[shape])
     cluster = cluster_of() if as_cuda else cpu_cluster()
     combined = account_of(model=model, cluster=cluster, **values).combined
-    static = sum(spec.bytes for spec in combined.specs if spec.key.startswith(("weights", "optimizer", "cublas")))
+    static = sum(
+        spec.bytes for spec in combined.specs
+        if spec.key.startswith(("weights", "optimizer")) or (spec.part == "runtime" and "load" not in spec.instants)
+    )  # fmt: skip
     by_instant = combined.bytes_by_instant()
     return {phase: max(by_instant[i] for i in instants) - static for phase, instants in PHASES.items()}
 
