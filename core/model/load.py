@@ -33,8 +33,8 @@ def load_model(config: RunConfig, device: torch.device) -> tuple[nn.Module, Mode
     register_attention()
     try:
         raw_config, _ = PretrainedConfig.get_config_dict(config.model)
+        spec = model_spec_from_config(config.model, raw_config)  # first: it refuses a family by name
         model_config = AutoConfig.from_pretrained(config.model)
-        spec = model_spec_from_config(config.model, raw_config)
         check_attention(model_config, config.max_length)
         scale_rope(model_config, dict(config.rope_scaling))
         model_config.use_cache = False
