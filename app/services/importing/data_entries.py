@@ -49,7 +49,8 @@ def _put_entries(draft: Draft, key: str, wish: Wish, hub: str, amount: Wish | No
         entries.append(entry)
     draft.values[key] = entries
     draft.decided.add(key)
-    draft.tell("translated", [wish.setting, amount.setting if amount else None], keys={key: entries})
+    why = "A set with fewer rows is repeated up to that number; leave `#n` out then." if amount else ""
+    draft.tell("translated", [wish.setting, amount.setting if amount else None], why=why, keys={key: entries})
     if "hub" in kinds and not draft.facts.reads_hubs:
         draft.tell(
             "impossible", [wish.setting], what=f"Sets of a hub cannot be fetched here: {_listed(kinds['hub'])}.",
