@@ -12,13 +12,16 @@ RUN_FILES_BYTES = 64 * MIB  # log, events, metrics, data store index of a run; a
 
 
 def host_bytes(result: Account, used_bytes: int) -> int:
-    """RAM of one node at its worst moment: on CUDA every process holds the weights while it loads them."""
+    """RAM of one node at its worst moment.
+
+    A process on a GPU maps the checkpoint and moves it over: its pages are the node's, one copy for all processes.
+    """
     ctx = result.ctx
     processes = min(ctx.config.parallel.world, ctx.cluster.num_gpus_per_node)
     if ctx.cluster.gpu.kind == "cpu":
         return processes * used_bytes
-    weights = DTYPE_BYTES[ctx.config.dtype] * ctx.model.num_parameters
-    return processes * (PROCESS_BYTES + weights + offloaded_host_bytes(ctx.config, ctx.model))
+    checkpoint = DTYPE_BYTES[ctx.config.dtype] * ctx.model.num_parameters
+    return checkpoint + processes * (PROCESS_BYTES + offloaded_host_bytes(ctx.config, ctx.model))
 
 
 def checkpoint_bytes(result: Account) -> int:

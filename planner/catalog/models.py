@@ -48,6 +48,20 @@ _SMOLLM2 = {
     "360M": _decoder("llama", 960, 2560, 32, 15, 5, 49152, 8192, tied=True),
     "1.7B": _decoder("llama", 2048, 8192, 24, 32, 32, 49152, 8192, tied=True),
 }
+_LLAMA3 = {
+    "8B": _decoder("llama", 4096, 14336, 32, 32, 8, 128256, 8192),
+    "70B": _decoder("llama", 8192, 28672, 80, 64, 8, 128256, 8192),
+}
+_QWEN3 = {
+    "0.6B": _decoder("qwen3", 1024, 3072, 28, 16, 8, 151936, 40960, tied=True, head_dim=128),
+    "1.7B": _decoder("qwen3", 2048, 6144, 28, 16, 8, 151936, 40960, tied=True, head_dim=128),
+    "4B": _decoder("qwen3", 2560, 9728, 36, 32, 8, 151936, 40960, tied=True, head_dim=128),
+    "8B": _decoder("qwen3", 4096, 12288, 36, 32, 8, 151936, 40960, head_dim=128),
+    "14B": _decoder("qwen3", 5120, 17408, 40, 40, 8, 151936, 40960, head_dim=128),
+    "32B": _decoder("qwen3", 5120, 25600, 64, 64, 8, 151936, 40960, head_dim=128),
+}
+_MISTRAL_V02 = _decoder("mistral", 4096, 14336, 32, 32, 8, 32000, 32768)
+_MISTRAL_NEMO = _decoder("mistral", 5120, 14336, 40, 32, 8, 131072, 131072, head_dim=128)
 _MISTRAL_V03 = _decoder("mistral", 4096, 14336, 32, 32, 8, 32768, 32768, head_dim=128)
 
 MODELS: Mapping[str, Mapping[str, Any]] = {
@@ -56,12 +70,32 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
         f"Qwen/Qwen2.5-{size}": {**config, "max_position_embeddings": 131072} if size in _QWEN25_LONG_BASES else config
         for size, config in _QWEN25.items()
     },
-    "Qwen/Qwen3-0.6B": _decoder("qwen3", 1024, 3072, 28, 16, 8, 151936, 40960, tied=True, head_dim=128),
-    "Qwen/Qwen3-1.7B": _decoder("qwen3", 2048, 6144, 28, 16, 8, 151936, 40960, tied=True, head_dim=128),
-    "Qwen/Qwen3-4B": _decoder("qwen3", 2560, 9728, 36, 32, 8, 151936, 40960, tied=True, head_dim=128),
-    "Qwen/Qwen3-8B": _decoder("qwen3", 4096, 12288, 36, 32, 8, 151936, 40960, head_dim=128),
-    "Qwen/Qwen3-14B": _decoder("qwen3", 5120, 17408, 40, 40, 8, 151936, 40960, head_dim=128),
-    "Qwen/Qwen3-32B": _decoder("qwen3", 5120, 25600, 64, 64, 8, 151936, 40960, head_dim=128),
+    **{f"Qwen/Qwen2.5-Coder-{size}-Instruct": _QWEN25[size] for size in ("0.5B", "1.5B", "3B", "7B", "14B", "32B")},
+    **{f"Qwen/Qwen3-{size}": config for size, config in _QWEN3.items()},
+    **{
+        f"Qwen/Qwen3-{size}-Base": {**config, "max_position_embeddings": 32768}
+        for size, config in _QWEN3.items()
+        if size != "32B"  # has no base repository
+    },
+    "Qwen/Qwen3-4B-Instruct-2507": {**_QWEN3["4B"], "max_position_embeddings": 262144},
+    "Qwen/Qwen3-4B-Thinking-2507": {**_QWEN3["4B"], "max_position_embeddings": 262144},
+    **{f"meta-llama/Meta-Llama-3-{size}": config for size, config in _LLAMA3.items()},
+    **{f"meta-llama/Meta-Llama-3-{size}-Instruct": config for size, config in _LLAMA3.items()},
+    "meta-llama/Llama-3.3-70B-Instruct": _LLAMA31["70B"],
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": {
+        **_QWEN25["1.5B"],
+        "max_position_embeddings": 131072,
+        "tie_word_embeddings": False,
+    },
+    **{
+        f"deepseek-ai/DeepSeek-R1-Distill-Qwen-{size}": {**_QWEN25[size], "max_position_embeddings": 131072}
+        for size in ("7B", "14B", "32B")
+    },
+    "deepseek-ai/DeepSeek-R1-Distill-Llama-8B": _LLAMA31["8B"],
+    "TinyLlama/TinyLlama-1.1B-Chat-v1.0": _decoder("llama", 2048, 5632, 22, 32, 4, 32000, 2048),
+    "01-ai/Yi-1.5-9B-Chat": _decoder("llama", 4096, 11008, 48, 32, 4, 64000, 4096),
+    "mistralai/Mistral-7B-Instruct-v0.2": _MISTRAL_V02,
+    "mistralai/Mistral-Nemo-Instruct-2407": _MISTRAL_NEMO,
     **{f"meta-llama/Llama-3.1-{size}": config for size, config in _LLAMA31.items()},
     **{f"meta-llama/Llama-3.1-{size}-Instruct": config for size, config in _LLAMA31.items()},
     **{f"meta-llama/Llama-3.2-{size}": config for size, config in _LLAMA32.items()},

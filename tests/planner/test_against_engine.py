@@ -40,6 +40,9 @@ POLICIES: dict[str, dict[str, Any]] = {
     "checkpointing": {"gradient_checkpointing": {}},
     "fused loss": {"fused_loss": {"chunk_tokens": 64}},
     "both": {"gradient_checkpointing": {}, "fused_loss": {"chunk_tokens": 64}},
+    "both, attention kept": {
+        "gradient_checkpointing": {"save_attention": True}, "fused_loss": {"chunk_tokens": 64},
+    },
     "both and head groups": {
         "gradient_checkpointing": {}, "fused_loss": {"chunk_tokens": 64}, "fake_parallel": {"groups": 2},
     },

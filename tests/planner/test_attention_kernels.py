@@ -41,7 +41,9 @@ EXPECTED = [  # names tried, a fact of the reason; in the order of the file
 ]
 
 
-@pytest.mark.parametrize(("case", "expected"), list(zip(CASES, EXPECTED)), ids=[f"{c['gpu']}-{c['ask']}" for c in CASES])
+@pytest.mark.parametrize(
+    ("case", "expected"), list(zip(CASES, EXPECTED)), ids=[f"{c['gpu']}-{c['ask']}" for c in CASES]
+)
 def test_the_matrix_of_gpus_and_wishes(case, expected):
     names, reason = expected
     found = of(case)

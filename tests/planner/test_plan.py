@@ -9,6 +9,7 @@ import pytest
 from core.optimizations import REGISTRY
 from planner.catalog.models import catalog_model
 from planner.errors import ConfigError
+from planner.host import PROCESS_BYTES
 from planner.plan import judge, make_plan
 from planner.types import OptimizationSetting, ParallelDegrees
 from tests.planner.plans import (
@@ -102,6 +103,14 @@ def test_host_memory_and_disk_have_verdicts_that_reach_the_plan() -> None:
     assert (small_host.host_verdict, small_host.verdict) == ("over", "over")
     small_disk = plan_of(cluster=cluster_of(disk_free_bytes=GIB))
     assert (small_disk.disk_verdict, small_disk.verdict) == ("over", "over")
+
+
+def test_the_pages_of_a_checkpoint_are_one_copy_for_all_processes_of_a_node() -> None:
+    one, eight = (
+        plan_of(parallel=ParallelDegrees(data=count), cluster=cluster_of(count=count)).host_bytes for count in (1, 8)
+    )
+    assert eight - one == 7 * PROCESS_BYTES
+    assert one == 2 * QWEN_7B.num_parameters + PROCESS_BYTES
 
 
 def test_disk_counts_the_checkpoints_that_exist_together() -> None:
