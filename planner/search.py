@@ -1,24 +1,23 @@
-"""The whole space of the registry for the hardware at hand: the best combinations, and the inverse questions.
+"""The best combinations for the hardware at hand, and the inverse questions: how long, how large a batch.
 
 Every candidate is priced on the numeric path (bytes by instant, seconds), which is the same arithmetic that plans
-print; only the enabled optimizations differ. Called by app/services/planning.py.
+print. Called by app/services/planning.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from itertools import product
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from planner.account import Account, PlainPath, account, context, plain_path, tally
+from planner.account import Account, account, context, tally
 from planner.checks import collect_issues
 from planner.errors import ConfigError
 from planner.explain import why_it_fits, why_not
 from planner.host import disk_bytes, host_bytes
-from planner.optimization import Optimization, PlanContext, RankShape, Registry, instantiate, knob_defaults
-from planner.parallel import check_ring_model, legal_ulysses_degrees
+from planner.optimization import Registry, knob_defaults
 from planner.plan import Footprint, footprint, judge
+from planner.space import Problem, candidates
 from planner.time import step_seconds
 from planner.types import (
     Alternative,
@@ -26,46 +25,16 @@ from planner.types import (
     Environment,
     ModelSpec,
     OptimizationSetting,
-    ParallelDegrees,
     RunConfig,
     Verdict,
 )
 
 Goal = Literal["fastest", "longest", "smallest"]
 GOALS: tuple[Goal, ...] = ("fastest", "longest", "smallest")
-OPTIMS: tuple[Literal["adamw_torch", "adamw_torch_fused"], ...] = ("adamw_torch", "adamw_torch_fused")
-ADAPTERS = ("lora", "qlora")
-SPREAD = ("ulysses", "ring")
 INDEPENDENT_ERRORS = frozenset({"length-beyond-model", "lora-targets"})  # of the length, of knobs that stay
 LENGTH_STEP = 256  # lengths are answered in whole steps of this
 LONGEST_CONSIDERED = 1 << 24
 LARGEST_BATCH_CONSIDERED = 1 << 14
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """What stays the same over all candidates, and what many of them share."""
-
-    config: RunConfig
-    model: ModelSpec
-    cluster: ClusterSpec
-    environment: Environment
-    registry: Registry
-    expandable_segments: bool
-    _built: dict[OptimizationSetting, Optimization] = field(default_factory=dict)
-    _plain: dict[tuple[RankShape, str], PlainPath] = field(default_factory=dict)
-
-    def built(self, setting: OptimizationSetting) -> Optimization:
-        if setting not in self._built:
-            self._built[setting] = instantiate(setting, self.registry)
-        return self._built[setting]
-
-    def plain(self, ctx: PlanContext) -> PlainPath:
-        """Candidates differ in shape and optimizer only, as far as the plain path is concerned."""
-        key = (ctx.shape, ctx.config.optim)
-        if key not in self._plain:
-            self._plain[key] = plain_path(ctx)
-        return self._plain[key]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,34 +134,6 @@ def largest(holds: Callable[[int], bool], bound: int) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low
-
-
-def candidates(problem: Problem) -> Iterator[RunConfig]:
-    """Every combination of the registry's entries and of degrees that this hardware allows."""
-    config, registry = problem.config, problem.registry
-    enabled = {setting.name: setting for setting in config.optimizations}
-    switches = [_options(registry, name, enabled) for name in registry if registry[name].searched]
-    chosen_elsewhere = {*ADAPTERS, *SPREAD, "fake_parallel"}
-    untouched = [
-        setting
-        for name, setting in enabled.items()
-        if name not in chosen_elsewhere and not registry[name].searched
-    ]  # fmt: skip
-    order = {name: index for index, name in enumerate(registry)}
-    combinations = [[s for s in chosen if s is not None] for chosen in product(*switches)]
-    for method, degrees in product(_methods(problem, enabled), _degrees(problem)):
-        spread = [
-            _with_knob(registry, name, "degree", degree)
-            for name, degree in zip(SPREAD, (degrees.ulysses, degrees.ring), strict=True)
-            if degree > 1
-        ]
-        optims = OPTIMS if not method else (config.optim,)
-        autocast = config.autocast if method == _own_method(enabled) else _autocast(config, method)
-        for groups, optim, chosen in product(_head_groups(problem, degrees), optims, combinations):
-            settings = sorted([*method, *chosen, *untouched, *spread, *groups], key=lambda s: order[s.name])
-            yield replace(
-                config, parallel=degrees, optim=optim, autocast=autocast, optimizations=tuple(settings)
-            )  # fmt: skip
 
 
 def price(problem: Problem, config: RunConfig) -> Candidate | None:
@@ -321,83 +262,3 @@ def preset_value(registry: Registry, setting: OptimizationSetting) -> Any:
     if main is not None and not set_knobs.keys() - {main}:
         return setting.as_dict()[main]
     return set_knobs or True
-
-
-def _methods(problem: Problem, enabled: dict[str, OptimizationSetting]) -> list[list[OptimizationSetting]]:
-    """The method at hand, and those below it in memory."""
-    own = _own_method(enabled)
-    names = [setting.name for setting in own]
-    methods = [own]
-    if not names and _offered(problem.registry, "lora"):
-        methods.append([_default(problem.registry, "lora")])
-    if names != ["qlora"] and _offered(problem.registry, "qlora") and problem.cluster.gpu.kind == "cuda":
-        knobs = own[0].as_dict() if own else {}
-        methods.append([OptimizationSetting(name="qlora", knobs=_merged(problem.registry, "qlora", knobs))])
-    return methods
-
-
-def _own_method(enabled: dict[str, OptimizationSetting]) -> list[OptimizationSetting]:
-    return [enabled[name] for name in ADAPTERS if name in enabled]
-
-
-def _autocast(config: RunConfig, method: list[OptimizationSetting]) -> bool:
-    return config.dtype != "float32" and any(s.as_dict().get("adapter_dtype") == "float32" for s in method)
-
-
-def _degrees(problem: Problem) -> list[ParallelDegrees]:
-    """Every legal data x ring x ulysses of this world."""
-    world = problem.cluster.num_gpus
-    ring_is_legal = not check_ring_model(problem.model)
-    return [
-        ParallelDegrees(data=world // (ulysses * ring), ring=ring, ulysses=ulysses)
-        for ulysses in legal_ulysses_degrees(problem.model, min(world, problem.cluster.num_gpus_per_node))
-        for ring in (range(1, world // ulysses + 1) if ring_is_legal else (1,))
-        if world % (ulysses * ring) == 0
-    ]
-
-
-def _head_groups(problem: Problem, degrees: ParallelDegrees) -> list[list[OptimizationSetting]]:
-    """Without, and with each legal number of groups; where a row is spread already, ranks are the better groups."""
-    if degrees.sequence > 1 or not _offered(problem.registry, "fake_parallel"):
-        return [[]]
-    kv_heads = problem.model.num_kv_heads
-    return [
-        [],
-        *(
-            [_with_knob(problem.registry, "fake_parallel", "groups", groups)]
-            for groups in range(2, kv_heads + 1)
-            if kv_heads % groups == 0
-        ),
-    ]
-
-
-def _options(
-    registry: Registry, name: str, enabled: dict[str, OptimizationSetting]
-) -> list[OptimizationSetting | None]:
-    """Off, as the preset has it, and what the entry offers."""
-    own = [enabled[name]] if name in enabled else []
-    if not registry[name].available:
-        return [*own] or [None]
-    knobs = own[0].as_dict() if own else {}
-    offered = [
-        OptimizationSetting(name=name, knobs=_merged(registry, name, {**knobs, **searched}))
-        for searched in registry[name].searched
-    ]
-    return [None, *dict.fromkeys([*own, *offered])]
-
-
-def _offered(registry: Registry, name: str) -> bool:
-    return name in registry and registry[name].available
-
-
-def _default(registry: Registry, name: str) -> OptimizationSetting:
-    return OptimizationSetting(name=name, knobs=_merged(registry, name, {}))
-
-
-def _with_knob(registry: Registry, name: str, knob: str, value: int) -> OptimizationSetting:
-    return OptimizationSetting(name=name, knobs=_merged(registry, name, {knob: value}))
-
-
-def _merged(registry: Registry, name: str, knobs: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """All knobs of an optimization, in the order of its fields, with ``knobs`` over the defaults."""
-    return tuple((knob, knobs.get(knob, default)) for knob, default in knob_defaults(registry[name]).items())

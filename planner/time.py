@@ -63,14 +63,6 @@ def micro_batch_seconds(rates: Rates, work: Sequence[Work]) -> float:
     return max([in_turn, *beside.values()])
 
 
-def seconds_by_kind(rates: Rates, work: Sequence[Work]) -> dict[str, float]:
-    """For faces: where the time of a micro-batch goes."""
-    seconds: dict[str, float] = {}
-    for item in work:
-        seconds[item.kind] = seconds.get(item.kind, 0.0) + rates.seconds(item)
-    return seconds
-
-
 def step_seconds(ctx: PlanContext, work: Sequence[Work], specs: Sequence[TermSpec]) -> float:
     """Accumulation times micro-batches, the gradient reduction over all ranks, the update, and a fixed overhead."""
     gpu, config = ctx.cluster.gpu, ctx.config

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from planner.errors import ConfigError
 from planner.types import GpuSpec
 
 MIB = 1024**2
@@ -63,26 +62,6 @@ GPUS: Mapping[str, GpuSpec] = {
 }
 
 
-def gpu_by_name(name: str) -> GpuSpec:
-    """A card of the catalog; case, spaces and underscores do not matter.
-
-    Raises:
-        ConfigError: unknown; the message names all, nearest first.
-    """
-    wanted = _plain(name)
-    for known, gpu in GPUS.items():
-        if _plain(known) == wanted:
-            return gpu
-    from difflib import get_close_matches  # only on the way to an error
-
-    near = get_close_matches(name.upper(), list(GPUS), n=3, cutoff=0.3)
-    raise ConfigError(
-        f"The GPU {name} is not in the catalog.",
-        why=f"Known: {', '.join(GPUS)}.",
-        fix=f"Did you mean {' or '.join(near)}?" if near else "Use one of them.",
-    )
-
-
 def cpu_spec(usable_bytes: int, cores: int) -> GpuSpec:
     """One training process on the host: ``usable_bytes`` of RAM and ``cores`` cores for this process.
 
@@ -93,7 +72,3 @@ def cpu_spec(usable_bytes: int, cores: int) -> GpuSpec:
         gemm_flops=50e9 * cores, fp32_flops=50e9 * cores, attention_flops=25e9 * cores,
         memory_bytes_per_s=8e9 * min(cores, 4), pcie_bytes_per_s=5e9, link_bytes_per_s=2e9,
     )  # fmt: skip
-
-
-def _plain(name: str) -> str:
-    return "".join(character for character in name.lower() if character.isalnum())

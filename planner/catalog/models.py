@@ -9,10 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from planner.errors import ConfigError
-from planner.model_spec import model_spec_from_config
-from planner.types import ModelSpec
-
 
 def _decoder(
     model_type: str, hidden: int, mlp: int, layers: int, heads: int, kv_heads: int, vocab: int, positions: int, *,
@@ -107,27 +103,8 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def catalog_model(name: str) -> ModelSpec:
-    """A model of the catalog by hub id, or by its last part when that is unique and case does not matter.
-
-    Raises:
-        ConfigError: not in the catalog; the message names the nearest ids.
-    """
-    config = MODELS.get(name)
-    if config is not None:
-        return model_spec_from_config(name, config)
-    wanted = name.rsplit("/", 1)[-1].lower()
-    for known, config in MODELS.items():
-        if known.rsplit("/", 1)[-1].lower() == wanted and ("/" not in name or known.lower() == name.lower()):
-            return model_spec_from_config(known, config)
-    raise ConfigError(
-        f"The model {name} is not in the catalog.",
-        why="Its shape is needed to plan, and nothing is downloaded for a plan.",
-        fix=f"Nearest: {', '.join(nearest_models(name))}. Or give a folder that holds a config.json.",
-    )
-
-
 def nearest_models(name: str, count: int = 3) -> tuple[str, ...]:
+    """Ids of the catalog whose last part is most like that of ``name``, best first."""
     from difflib import get_close_matches  # only on the way to an error
 
     short = {known.rsplit("/", 1)[-1].lower(): known for known in MODELS}

@@ -8,12 +8,19 @@ from typing import Any
 from core.optimizations import REGISTRY
 from planner.account import Account, account
 from planner.catalog.gpus import GPUS, cpu_spec
-from planner.catalog.models import catalog_model
+from planner.catalog.models import MODELS
+from planner.model_spec import model_spec_from_config
 from planner.optimization import setting_of
 from planner.plan import make_plan
 from planner.types import ClusterSpec, DataConfig, Environment, GpuSpec, ModelSpec, ParallelDegrees, Plan, RunConfig
 
 GIB = 1024**3
+
+
+def catalog_model(name: str) -> ModelSpec:
+    return model_spec_from_config(name, MODELS[name])
+
+
 QWEN_7B = catalog_model("Qwen/Qwen2.5-7B-Instruct")
 SMOLLM2 = catalog_model("HuggingFaceTB/SmolLM2-135M-Instruct")
 PACKAGES = ("torch", "transformers", "peft", "bitsandbytes")

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from core.optimizations import REGISTRY
-from planner.catalog.models import catalog_model
 from planner.errors import ConfigError
 from planner.host import PROCESS_BYTES
 from planner.plan import judge, make_plan
@@ -17,6 +16,7 @@ from tests.planner.plans import (
     LEAN_LORA,
     QWEN_7B,
     SMOLLM2,
+    catalog_model,
     cluster_of,
     codes,
     cpu_cluster,

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from core.optimizations import REGISTRY
 from planner.account import account
-from planner.catalog.models import catalog_model
 from planner.parallel import legal_ulysses_degrees
 from planner.types import INSTANTS, ParallelDegrees
-from tests.planner.plans import account_of, cluster_of, cpu_cluster, environment_of, plan_of, run_config
+from tests.planner.plans import account_of, catalog_model, cluster_of, cpu_cluster, environment_of, plan_of, run_config
 
 MODELS = (
     "Qwen/Qwen2.5-0.5B",

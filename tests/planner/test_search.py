@@ -12,7 +12,8 @@ from planner.account import account
 from planner.catalog.gpus import GPUS
 from planner.errors import ConfigError
 from planner.plan import make_plan
-from planner.search import Problem, candidates, largest, largest_batch, longest_length, price, recommend
+from planner.search import largest, largest_batch, longest_length, price, recommend
+from planner.space import Problem, candidates
 from planner.types import Alternative, ParallelDegrees
 from tests.planner.plans import LEAN_LORA, QWEN_7B, SMOLLM2, cluster_of, cpu_cluster, environment_of, run_config
 
