@@ -98,3 +98,14 @@ def test_sixteen_bit_compute_under_autocast_trains_float32_adapters():
     assert torch.isfinite(loss)
     assert {gradient.dtype for gradient in got.values()} == {torch.float32}
     assert all(torch.isfinite(gradient).all() for gradient in got.values())
+
+
+def test_head_groups_on_four_bit_weights_are_refused_in_the_plan_and_at_the_build():
+    from planner.errors import ConfigError
+    from tests.planner.plans import codes, plan_of
+
+    assert "qlora-fake-parallel" in codes(plan_of({"qlora": {}, "fake_parallel": {"groups": 2}}))
+    with pytest.raises(ConfigError, match="cannot cut q_proj, a Linear4bit"):
+        tiny_setup(
+            tiny_model(dtype=torch.float32, **SHAPE), setting("qlora", rank=3), setting("fake_parallel", groups=2)
+        )
