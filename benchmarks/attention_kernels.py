@@ -6,8 +6,9 @@ Forward, log-sum-exp and the three gradients; dense and packed; query/KV heads 2
 256; bfloat16. ``ratio`` is the kernel's relative error over that of torch's flash kernel on the same inputs, at most 2
 to be accepted. Speed (28/4 heads of 128, forward and backward, causal, median of 7 after 2) is timed afterwards, alone.
 
-A kernel and head dim is a process of its own: kernels that are compiled on first use compile side by side, and a crash
-loses nothing but itself. After 90 seconds what is not done is written down as such.
+A kernel and head dim is a process of its own (FlashAttention-4, which is compiled on first use for each ratio of heads:
+each ratio too): they compile side by side, and a crash loses nothing but itself. After 90 seconds what is not done is
+written down as such.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def errors_of(kernel_key: str, head_dim: int) -> None:
+def errors_of(kernel_key: str, head_dim: int, groups: tuple[tuple[int, int], ...]) -> None:
     """One JSON line for each combination, flushed as it is done."""
     import torch
 
@@ -48,7 +49,7 @@ def errors_of(kernel_key: str, head_dim: int) -> None:
     from core.attention.torch_kernels import TorchFlashKernel
 
     kernel, flash = BUILDERS[kernel_key](), TorchFlashKernel()
-    for heads, kv_heads in GROUPS:
+    for heads, kv_heads in groups:
         for layout, bounds in LAYOUTS.items():
             row: dict[str, Any] = {
                 "kernel": kernel_key, "name": kernel.name, "kind": "error", "layout": layout, "heads": heads,
@@ -155,16 +156,21 @@ def main(out: str) -> int:
     rows: list[dict[str, Any]] = [
         {"kernel": name, "kind": "error", "problem": reason} for name, reason in found.out.items()
     ]
-    jobs = [(name, head_dim) for name in found.names for head_dim in HEAD_DIMS]
+    jobs = [
+        (name, head_dim, which)
+        for name in found.names
+        for head_dim in HEAD_DIMS
+        for which in (range(len(GROUPS)) if name == "flash4" else ("all",))
+    ]
     with tempfile.TemporaryDirectory() as folder:
-        outputs = {job: Path(folder) / f"{job[0]}-{job[1]}" for job in jobs}
-        children = {job: _child(outputs[job], "--errors", job[0], str(job[1])) for job in jobs}
+        outputs = {job: Path(folder) / "-".join(map(str, job)) for job in jobs}
+        children = {job: _child(outputs[job], "--errors", *map(str, job)) for job in jobs}
         for job, child in children.items():
             rows += _collected(job, child, outputs[job], started + DEADLINE_S - 20)
         for name in found.names:
             path = Path(folder) / f"speed-{name}"
             child = _child(path, "--speed", name)
-            rows += _collected((name, 128), child, path, started + DEADLINE_S, kind="speed")
+            rows += _collected((name, 128, 0), child, path, started + DEADLINE_S, kind="speed")
     with Path(out).open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=COLUMNS)
         writer.writeheader()
@@ -183,7 +189,7 @@ def _child(path: Path, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 def _collected(
-    job: tuple[str, int], child: subprocess.Popen[bytes], path: Path, deadline: float, kind: str = "error"
+    job: tuple[str, int, int | str], child: subprocess.Popen[bytes], path: Path, deadline: float, kind: str = "error"
 ) -> list[dict[str, Any]]:
     try:
         code = child.wait(timeout=max(0.1, deadline - time.monotonic()))
@@ -206,7 +212,8 @@ def _commit() -> str:
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
     if sys.argv[1] == "--errors":
-        errors_of(sys.argv[2], int(sys.argv[3]))
+        chosen = GROUPS if sys.argv[4] == "all" else (GROUPS[int(sys.argv[4])],)
+        errors_of(sys.argv[2], int(sys.argv[3]), chosen)
     elif sys.argv[1] == "--speed":
         speed_of(sys.argv[2])
     else:
