@@ -11,7 +11,7 @@ from app.cli.planning_arguments import add_planning_arguments, overrides_of
 from app.cli.run_arguments import add_runs_dir
 from app.services.launch import launch_planned, plan_for_launch, refuse_what_does_not_fit
 from app.services.planning import Planned
-from app.views.data_report import progress_words
+from app.views.data_report import data_summary, progress_words
 from app.views.plan_view import (
     batch_words,
     cluster_words,
@@ -52,7 +52,9 @@ def train_planned(planned: Planned, args: argparse.Namespace, *, runs_root: Path
         refuse_what_does_not_fit(planned.plan)
     if planned.plan.verdict != "fits" and not args.yes:
         _ask_to_go_on(planned.plan)
-    paths = launch_planned(planned, runs_root=runs_root, on_progress=_show_rows)
+    paths = launch_planned(
+        planned, runs_root=runs_root, on_progress=_show_rows, on_data=lambda report: _say(data_summary(report))
+    )
     _say(f"run {paths.id} in {paths.path}")
     if args.detach:
         print(paths.path)

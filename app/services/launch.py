@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,11 +75,14 @@ def launch_preset(
 
 
 def launch_planned(
-    planned: Planned, *, runs_root: Path | None = None, on_progress: Progress | None = None
-) -> RunDirectory:
-    """Prepare the data and start what was planned. Raises: as prepare_data and launch."""
+    planned: Planned, *, runs_root: Path | None = None, on_progress: Progress | None = None,
+    on_data: Callable[[Mapping[str, Any]], None] | None = None,
+) -> RunDirectory:  # fmt: skip
+    """Prepare the data, tell ``on_data`` its report, and start what was planned. Raises: as prepare_data and launch."""
     config = planned.resolved.config
     prepared = prepare_data(config, on_progress=on_progress)
+    if on_data is not None:
+        on_data(prepared.report)
     return launch(
         config=config, plan=plan_to_dict(planned.plan),
         preset_text=preset_text(replace(planned.preset, values=planned.resolved.values)),

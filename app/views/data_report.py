@@ -88,6 +88,15 @@ def preview_lines(row: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def data_summary(report: Mapping[str, Any]) -> str:
+    """What a person should know before training starts: a line of counts, and the remarks."""
+    part = report["train"]
+    rows = [(words, part["rows"][key]) for key, words in _FATES if part["rows"][key] and key != "kept"]
+    others = "".join(f", {format_count(count)} {words}" for words, count in rows)
+    lines = [f"data            {format_count(part['rows']['read'])} rows{others}; {token_words(part)}"]
+    return "\n".join([*lines, *(f"{'':<16}{remark}" for remark in part["remarks"])])
+
+
 def progress_words(rows: int, file: str, share: float | None, *, width: int = 20) -> str:
     """``[#####...............] 25 %  1,200 rows read, now train.jsonl``; without the bar when the size is unknown."""
     words = f"{format_count(rows)} rows read, now {file}"

@@ -6,6 +6,7 @@ from typing import Any
 
 from app.views.data_report import (
     data_report_text,
+    data_summary,
     fate_rows,
     histogram_rows,
     length_words,
@@ -74,6 +75,13 @@ def test_targets_are_marked_without_colour_and_the_terminal_is_not_steered() -> 
         "    \\n",
     ]
     assert printable("a\tb\x00\x9b") == "a\tb\\x00\\x9b"
+
+
+def test_the_summary_before_training_has_counts_and_remarks() -> None:
+    assert data_summary({"train": part()}).splitlines() == [
+        "data            10 rows, 2 cut to max_length, 2 bad; 400 tokens kept of 500 read, 100 to be predicted (25 %)",
+        "                2 of 8 rows (25%) are longer than max_length 64 and were cut.",
+    ]
 
 
 def test_progress_is_a_bar_where_the_size_is_known() -> None:
