@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 def _answer(paths: RunDirectory) -> bool:
     """The trained adapter answers a question, streamed to stdout."""
     print(f"\n> {QUESTION}", flush=True)
-    command = python_argv("-m", "core.infer", "--run", str(paths.path), "--prompt", QUESTION, "--max-new-tokens", "96")
+    command = python_argv("-m", "core.infer", "--run", str(paths.path), "--prompt", QUESTION, "--max-new-tokens", "64")
     done = subprocess.run(command, env=child_environment(os.environ), check=False)
     print(flush=True)
     return done.returncode == 0

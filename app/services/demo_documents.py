@@ -15,7 +15,7 @@ from core.run.atomic import atomic_write
 
 NUM_MODULES = 12
 EXCERPT_CHARACTERS = 3200  # of each held-out document: enough to judge by, and quick to evaluate on a CPU
-NUM_HELD_OUT = 4
+NUM_HELD_OUT = 3
 MIN_TOPIC_CHARACTERS = 1500  # shorter ones are cross references
 
 
