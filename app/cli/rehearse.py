@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 it ran, 4 out of memory, 1 it failed otherwise."""
+    """0 it ran; else as a run would end: 2 bad input, 4 out of memory, 5 environment, 1 anything else."""
     limit = parse_bytes(args.memory_limit) if args.memory_limit else limit_of_gpu(args.as_gpu) if args.as_gpu else None
     print("rehearsing: true shapes, random weights, the longest row ...", file=sys.stderr)
     rehearsal = rehearse_preset(
@@ -32,6 +32,4 @@ def run(args: argparse.Namespace) -> int:
         print()
     else:
         print(rehearsal_text(rehearsal))
-    if rehearsal.failure is None:
-        return 0
-    return 4 if rehearsal.is_out_of_memory else 1
+    return 0 if rehearsal.failure is None else int(rehearsal.failure.get("exit_code", 1))

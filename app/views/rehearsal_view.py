@@ -46,7 +46,7 @@ def rehearsal_dict(rehearsal: Rehearsal) -> dict[str, Any]:
 
 def rehearsal_text(rehearsal: Rehearsal) -> str:
     plan = rehearsal.planned.plan
-    lines = [f"{'':12} {'planned':>12} {'measured':>12} {'deviation':>10}"]
+    lines = [f"{'':12} {'planned':>12} {'measured':>12} {'deviation':>10}"] if rehearsal.measured else []
     lines += [
         _line(instant, planned_bytes(plan, instant), reading.allocated_bytes)
         for instant, reading in rehearsal.measured.items()

@@ -1,0 +1,54 @@
+"""`longfit rehearse` answers with the exit code of what it found."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from app.cli import rehearse as verb
+from app.cli.main import build_parser
+from app.services.planning import plan_preset
+from app.services.rehearse import Measured, Rehearsal
+from planner.types import Preset
+
+PRESET = Preset(
+    name="p", description="", hardware={"gpu": "A10"},
+    values={"model": "Qwen/Qwen2.5-7B-Instruct", "max_length": 4096, "data": {"train": ["x"]}, "lora": {"rank": 8}},
+)  # fmt: skip
+
+
+def answer(failure=None):
+    return Rehearsal(
+        planned=plan_preset(PRESET), measured={"forward": Measured(allocated_bytes=10**10, used_bytes=11 * 10**9)},
+        tokens_per_second=None if failure else 1500.0, evidence=("attention: x",), fallbacks=(), failure=failure,
+        calibration=None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (None, 0),
+        ({"exit_code": 4, "instant": "backward", "message": "Out of memory in step 1 (backward)"}, 4),
+        ({"exit_code": 2, "instant": None, "message": "A memory limit of 10 bytes"}, 2),
+    ],
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_exit_code_is_that_of_a_run(monkeypatch, capsys, failure, code, as_json):
+    asked = {}
+
+    def fake(preset, overrides, **given):
+        asked.update(given, preset=preset)
+        return answer(failure)
+
+    monkeypatch.setattr(verb, "rehearse_preset", fake)
+    argv = ["rehearse", "p", "--as", "A10", "--steps", "4", *(["--json"] if as_json else [])]
+    assert verb.run(build_parser("rehearse").parse_args(argv)) == code
+    assert asked["limit_bytes"] == 22720 * 1024**2
+    assert asked["steps"] == 4
+    out = capsys.readouterr().out
+    if as_json:
+        assert json.loads(out)["instants"][0]["measured_bytes"] == 10**10
+    else:
+        assert ("It did not run" in out) == (failure is not None)
