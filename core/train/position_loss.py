@@ -1,6 +1,6 @@
 """Held-out loss by how much context a prediction had: what longer training really gained. Called by the evaluation.
 
-    position in its sample   0 .. 1,023   1,024 .. 2,047   2,048 .. 4,095   ...   (doubling)
+position in its sample   0 .. 1,023   1,024 .. 2,047   2,048 .. 4,095   ...   (doubling)
 """
 
 from __future__ import annotations

@@ -59,6 +59,7 @@ class Worker:
             level=logging.INFO if self.rank == 0 else logging.WARNING, stream=sys.stdout,
             format="%(message)s" if self.world == 1 else f"[rank {self.rank}] %(message)s",
         )  # fmt: skip
+        logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)  # its advice is a hub's package
         device = self._prepare(config)
         import torch.distributed as dist
 
