@@ -26,7 +26,7 @@ check: setup
 	@$(BIN)/lint-imports --no-cache | tail -n 8
 
 test: check
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not soak and not gpu" $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not soak and not gpu" $(PYTEST_ARGS)
 
 soak: setup
 	$(BIN)/python -m pytest -q -m soak

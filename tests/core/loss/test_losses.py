@@ -34,7 +34,11 @@ def plain(hidden, head, labels):
     return loss.detach(), *torch.autograd.grad(loss, (hidden, head))
 
 
-@pytest.mark.parametrize("loss_function", [StockLoss(), ChunkedLoss(1), ChunkedLoss(7), ChunkedLoss(1000)], ids=str)
+@pytest.mark.parametrize(
+    "loss_function",
+    [StockLoss(), ChunkedLoss(1), ChunkedLoss(7), ChunkedLoss(1000)],
+    ids=["stock", "chunks of 1", "chunks of 7", "one chunk"],
+)
 @pytest.mark.parametrize("share_of_targets", [1.0, 0.6, 0.05])
 def test_loss_and_gradients_equal_plain_cross_entropy(loss_function, share_of_targets):
     hidden, head, labels = inputs(share_of_targets=share_of_targets)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import pytest
 
 from app.services.importing.facts import Facts, facts_here
-from planner.catalog.models import catalog_model, nearest_models
-from planner.errors import ConfigError
+from planner.catalog.models import MODELS, nearest_models
+from planner.model_spec import model_spec_from_config
 from planner.types import Environment, ModelSpec
 
 
 def catalog_spec(name: str) -> ModelSpec | None:
-    try:
-        return catalog_model(name)
-    except ConfigError:
-        return None
+    return model_spec_from_config(name, MODELS[name]) if name in MODELS else None
 
 
 def make_facts(**changes: object) -> Facts:
