@@ -9,8 +9,9 @@ code, about 420 tokens a row). Each contender is a process of its own with an em
     datasets+trl    load_dataset, map with apply_chat_template and its assistant mask, pack_dataset("bfd")
     datasets+trl x2 the same with num_proc=2
 
-seconds: inside the process, after imports. peak_mib: largest proportional set size of the process tree, sampled every
-0.1 s. cpu_seconds: of the whole tree, imports included. tokens and targets must agree, or the comparison is void.
+seconds: inside the process, after imports (longfit's hold the loading of the tokenizer, the others' do not). peak_mib:
+largest proportional set size of the process tree, sampled every 0.1 s. cpu_seconds: of the whole tree, imports included.
+tokens and targets must agree, or the comparison is void. On a shared machine look at seconds_min and cpu_seconds.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ def write_rows(path: Path, count: int) -> None:
 
 def run_longfit(model: str, data: str, cache: str) -> dict[str, Any]:
     sys.modules["torch"] = None  # type: ignore[assignment]  # as core/data/prepare.py does in its process
+    from transformers import AutoTokenizer  # noqa: F401  # imported by RowTokenizer, which loads the tokenizer itself
+
     from core.data.pack import pack_lengths
     from core.data.prepare import Request, prepare
     from core.data.store import TokenStore
