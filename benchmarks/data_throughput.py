@@ -10,7 +10,7 @@ code, about 420 tokens a row). Each contender is a process of its own with an em
     datasets+trl x2 the same with num_proc=2
 
 seconds: inside the process, after imports (longfit's hold the loading of the tokenizer, the others' do not). peak_mib:
-largest proportional set size of the process tree, sampled every 0.1 s. cpu_seconds: of the whole tree, imports included.
+largest proportional set size of the process tree, sampled every 0.1 s. cpu_seconds: of the whole tree, with imports.
 tokens and targets must agree, or the comparison is void. On a shared machine look at seconds_min and cpu_seconds.
 """
 
