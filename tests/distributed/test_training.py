@@ -9,6 +9,7 @@ from tests.core.train.runs import LORA, change, curve, make_run, setting, train,
 from tests.core.train.tiny_llama import save_tiny_llama
 from tests.distributed.train_programs import fail_to_save, poison_rank, reduce_small_buckets, train_rank
 
+POSITIONS = "eval_loss_by_position"
 DROPOUT = setting("lora", **dict(LORA.knobs) | {"dropout": 0.3})
 SPLITS = {
     "data 2": (ParallelDegrees(data=2), (), {}),
@@ -44,8 +45,10 @@ def test_two_processes_train_the_curve_and_weights_of_one(run_ranks, tiny_model_
     assert (first["memory_ranks"], second["memory_ranks"]) == ({0}, {1})
     for ours, theirs in zip(first["curve"], curve(expected), strict=True):
         assert ours.keys() == theirs.keys()
-        for key in ours.keys() - {"epoch"}:  # counts micro-batches: two ranks have five, one has nine
+        for key in ours.keys() - {"epoch", POSITIONS}:  # epoch counts micro-batches: two ranks have five, one has nine
             assert ours[key] == pytest.approx(theirs[key], rel=2e-4), (key, ours["step"])
+        for our_bucket, their_bucket in zip(ours.get(POSITIONS, ()), theirs.get(POSITIONS, ()), strict=True):
+            assert our_bucket == pytest.approx(their_bucket, rel=2e-4), ours["step"]
     for name, weight in weights(single).items():
         assert torch.equal(first["weights"][name], second["weights"][name]), name
         assert torch.allclose(first["weights"][name], weight, atol=2e-4), name

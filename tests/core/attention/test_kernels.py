@@ -102,4 +102,4 @@ def test_an_expanded_gradient_is_read_as_its_values():
     for kernel in KERNELS:
         got = by_kernel(kernel, *tensors[:3], ones, causal)
         for ours, want in zip(got, by_kernel(kernel, *tensors[:3], ones.contiguous(), causal)):
-            assert torch.equal(ours, want)
+            assert (ours - want).abs().max() < 1e-13

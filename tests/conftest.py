@@ -1,0 +1,8 @@
+"""For all tests: one thread a process. Two workers of pytest-xdist then share two cores without getting in each other's
+way, and sums are formed in the same order everywhere."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
