@@ -7,15 +7,15 @@ answer streams to stdout, talk goes to stderr. Exit codes: 0, 2 bad input, 4 out
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from peft import PeftModel
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -34,6 +34,9 @@ from core.run.config_file import read_config
 from core.run.directory import open_run
 from core.train.checkpoint import newest_valid, problem_with, step_path
 from planner.errors import ConfigError, LongfitError
+
+if TYPE_CHECKING:
+    from peft import PeftModel
 
 ADAPTER_CONFIG = "adapter_config.json"
 
@@ -101,6 +104,8 @@ def load(source: Source, device: torch.device) -> tuple[PreTrainedModel | PeftMo
         )
         freeze_dynamic_rope(model, source.max_length or config.max_position_embeddings)
         if source.adapter is not None:
+            from peft import PeftModel  # brings bitsandbytes along: after ``main`` has quietened it
+
             model = PeftModel.from_pretrained(model, str(source.adapter), autocast_adapter_dtype=False)
         tokenizer = AutoTokenizer.from_pretrained(source.model)
     except (OSError, ValueError) as error:
@@ -192,6 +197,7 @@ def main(arguments: Sequence[str]) -> int:
     args = _parser().parse_args(arguments)
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
+    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)  # its advice is a hub's package
     try:
         return _run(args)
     except LongfitError as error:
