@@ -82,6 +82,23 @@ class LogView(ScrollView, can_focus=True):
             self.follow = True
         self._title()
 
+    def action_scroll_up(self) -> None:
+        self._leave_the_end()
+        super().action_scroll_up()
+
+    def action_page_up(self) -> None:
+        self._leave_the_end()
+        super().action_page_up()
+
+    def action_scroll_home(self) -> None:
+        self._leave_the_end()
+        super().action_scroll_home()
+
+    def _leave_the_end(self) -> None:
+        """At once, not with the first frame of the animation: lines that come in between would pull back to the end."""
+        if self.max_scroll_y > 0:
+            self.follow = False
+
     def action_follow(self) -> None:
         self.follow = True
         self.scroll_end(animate=False)

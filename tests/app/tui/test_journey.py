@@ -112,6 +112,6 @@ async def test_a_forced_failure_shows_its_post_mortem(preset):
         await until(pilot, lambda app: isinstance(app.screen, RunScreen) and app.screen.feed.state.step >= 2)
         os.kill(app.screen.feed.state.workers[0].pid, signal.SIGKILL)
         await until(pilot, "FAILED")
+        await until(pilot, lambda app: "SIGKILL" in words(app, "#failure"))  # the post-mortem follows the state
         text = words(app, "#failure")
-        assert "SIGKILL" in text
         assert "memory at its highest" in text
