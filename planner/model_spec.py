@@ -87,6 +87,7 @@ def model_spec_from_config(name: str, config: Mapping[str, Any]) -> ModelSpec:
         qk_norm=family.qk_norm,
         sliding_window=_sliding_window(name, family_name, config, layers),
         num_parameters=0,
+        checkpoint_dtype=str(config.get("dtype") or config.get("torch_dtype") or "bfloat16"),
     )
     return replace(spec, num_parameters=count_parameters(spec))
 

@@ -64,6 +64,7 @@ class ModelSpec:
     qk_norm: bool
     sliding_window: int | None
     num_parameters: int  # exact, tied weights counted once
+    checkpoint_dtype: str = "bfloat16"  # of the weights on disk, as config.json says
 
     @property
     def q_width(self) -> int:

@@ -22,8 +22,15 @@ HEAP_HOLES_SHARE = 0.05  # freed blocks below malloc's mmap threshold stay resid
 CHECKPOINT_ELEMENT_BYTES = 2  # of the file, while parameters are filled from it
 
 
+def uses_mapped_weights(ctx: PlanContext) -> bool:
+    """A checkpoint in the run's own dtype is mapped and used in place: it is resident from the first forward on."""
+    return ctx.cluster.gpu.kind == "cpu" and ctx.config.dtype == ctx.model.checkpoint_dtype
+
+
 def load_terms(ctx: PlanContext) -> tuple[TermSpec, ...]:
-    """A checkpoint in float32 is mapped and used in place; one in 16 bit is resident beside what is made of it."""
+    """A checkpoint in another dtype is resident beside the parameters that are made of it."""
+    if uses_mapped_weights(ctx):
+        return ()
     size = CHECKPOINT_ELEMENT_BYTES * ctx.model.num_parameters
     return (
         TermSpec(
@@ -47,12 +54,12 @@ def heap_terms(specs: tuple[TermSpec, ...], by_instant: Mapping[Instant, int]) -
 
 
 def resident_terms(ctx: PlanContext) -> tuple[TermSpec, ...]:
-    """What the first step makes resident beside tensors. Part of allocated: a host process has no allocator to ask, so
+    """What loading and the first step make resident beside tensors. Part of allocated: a host process has no allocator to ask, so
     its measured "allocated" is the resident set above the one after imports (core/train/memory.py)."""
     after_load = frozenset(INSTANTS) - {"load"}
     terms = [
         TermSpec(
-            key="libraries", part="runtime", instants=after_load, bytes=LIBRARY_BYTES,
+            key="libraries", part="runtime", instants=frozenset(INSTANTS), bytes=LIBRARY_BYTES,
             formula=f"{LIBRARY_BYTES // MIB} MiB: GEMM buffers, thread stacks, code pages", basis="assumed",
         )
     ]  # fmt: skip

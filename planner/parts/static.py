@@ -5,6 +5,7 @@ from __future__ import annotations
 from planner.effects import TermSpec, Work
 from planner.optimization import PlanContext
 from planner.parts.activations import SAVED
+from planner.parts.cpu import uses_mapped_weights
 from planner.parts.optimizer import trainable_terms
 from planner.parts.sizes import Sizes
 from planner.types import INSTANTS, ModelSpec
@@ -15,9 +16,10 @@ INPUT_BYTES = 32  # ids, positions, labels and indices of targets, int64
 
 def static_terms(ctx: PlanContext, s: Sizes) -> tuple[TermSpec, ...]:
     count = ctx.model.num_parameters
+    instants = frozenset(INSTANTS) - (frozenset({"load"}) if uses_mapped_weights(ctx) else frozenset())
     return (
         TermSpec(
-            key="weights.base", part="weights", instants=frozenset(INSTANTS), bytes=s.c * count,
+            key="weights.base", part="weights", instants=instants, bytes=s.c * count,
             formula=f"{s.c} * {count} parameters", basis="exact", source="config.json",
         ),
         *trainable_terms(
