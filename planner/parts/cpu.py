@@ -54,8 +54,8 @@ def heap_terms(specs: tuple[TermSpec, ...], by_instant: Mapping[Instant, int]) -
 
 
 def resident_terms(ctx: PlanContext) -> tuple[TermSpec, ...]:
-    """What loading and the first step make resident beside tensors. Part of allocated: a host process has no allocator to ask, so
-    its measured "allocated" is the resident set above the one after imports (core/train/memory.py)."""
+    """What loading and the first step make resident beside tensors. Part of allocated: a host process has no allocator
+    to ask, so its measured "allocated" is the resident set above the one after imports (core/train/memory.py)."""
     after_load = frozenset(INSTANTS) - {"load"}
     terms = [
         TermSpec(

@@ -64,7 +64,7 @@ def planned_peaks(shape: str, as_cuda: bool, **values: Any) -> dict[str, int]:
     combined = account_of(model=model, cluster=cluster, **values).combined
     static = sum(
         spec.bytes for spec in combined.specs
-        if spec.key.startswith(("weights", "optimizer")) or (spec.part == "runtime" and "load" not in spec.instants)
+        if spec.key.startswith(("weights", "optimizer")) or (spec.part == "runtime" and spec.key != "load.file_pages")
     )  # fmt: skip
     by_instant = combined.bytes_by_instant()
     return {phase: max(by_instant[i] for i in instants) - static for phase, instants in PHASES.items()}
