@@ -39,39 +39,38 @@ def plan_preset(
 
 
 def plan_resolved(resolved: Resolved, *, alternatives: bool = False) -> Plan:
-    return make_plan(
-        config=resolved.config, model=resolved.model, cluster=resolved.cluster, environment=resolved.environment,
-        registry=REGISTRY, alternatives=alternatives,
-    )  # fmt: skip
+    return make_plan(**_planner_inputs(resolved), alternatives=alternatives)
 
 
 def recommend_for(resolved: Resolved, *, goal: str = "fastest", limit: int = 8) -> tuple[Alternative, ...]:
     from planner.search import recommend
 
-    return recommend(
-        config=resolved.config, model=resolved.model, cluster=resolved.cluster, environment=resolved.environment,
-        registry=REGISTRY, goal=goal, limit=limit,
-    )  # fmt: skip
+    return recommend(**_planner_inputs(resolved), goal=goal, limit=limit)
 
 
 def longest_length_for(resolved: Resolved) -> int:
     """The longest max_length that still fits with these optimizations; 0 when none does."""
     from planner.search import longest_length
 
-    return longest_length(
-        config=resolved.config, model=resolved.model, cluster=resolved.cluster, environment=resolved.environment,
-        registry=REGISTRY,
-    )  # fmt: skip
+    return longest_length(**_planner_inputs(resolved))
 
 
 def largest_batch_for(resolved: Resolved) -> int:
     """The largest per_device_train_batch_size that still fits; 0 when none does."""
     from planner.search import largest_batch
 
-    return largest_batch(
-        config=resolved.config, model=resolved.model, cluster=resolved.cluster, environment=resolved.environment,
-        registry=REGISTRY,
-    )  # fmt: skip
+    return largest_batch(**_planner_inputs(resolved))
+
+
+def _planner_inputs(resolved: Resolved) -> dict[str, Any]:
+    """What every question to the planner is asked about."""
+    return {
+        "config": resolved.config,
+        "model": resolved.model,
+        "cluster": resolved.cluster,
+        "environment": resolved.environment,
+        "registry": REGISTRY,
+    }
 
 
 def cluster_for_launch(preset: Preset, gpu: str | None = None) -> ClusterSpec:
