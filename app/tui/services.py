@@ -5,6 +5,7 @@ Every method is a use case of app/services. Modules are imported where used: the
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,10 @@ class Services:
 
     def __init__(self) -> None:
         self._clusters: dict[str, ClusterSpec] = {}  # probed once: free memory must not move while one edits
+
+    def now(self) -> float:
+        """Unix seconds: what ages and silences are told from."""
+        return time.time()
 
     def presets(self) -> tuple[Preset, ...]:
         from app.services.presets import list_presets

@@ -6,8 +6,10 @@ Called by every view, the CLI, the TUI and the web page.
 from __future__ import annotations
 
 import math
+import os
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 KIB = 1024
 MIB = 1024**2
@@ -118,6 +120,12 @@ def format_loss(loss: float | None) -> str:
 def format_learning_rate(rate: float | None) -> str:
     """``1.7e-04``, as trainers print it."""
     return "n/a" if rate is None else f"{rate:.1e}"
+
+
+def format_path(path: str | Path) -> str:
+    """A path as a person writes it: ``~`` for the own home folder."""
+    text, home = str(path), os.path.expanduser("~")
+    return "~" + text[len(home) :] if home != "/" and (text + "/").startswith(home + "/") else text
 
 
 def _three_digits(value: float) -> str:

@@ -71,3 +71,12 @@ def test_rates_shares_and_counts():
     assert f.format_deviation(1, 0) == "n/a"
     assert f.format_loss(math.nan) == "nan"
     assert f.format_loss(None) == "n/a"
+
+
+def test_paths_below_the_own_home_are_shown_with_a_tilde(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/ann")
+    assert f.format_path("/home/ann/runs/1") == "~/runs/1"
+    assert f.format_path("/home/ann") == "~"
+    assert f.format_path("/home/anna/runs") == "/home/anna/runs"
+    monkeypatch.setenv("HOME", "/")
+    assert f.format_path("/runs") == "/runs"
