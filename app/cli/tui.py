@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 
+# of app/tui/themes.py, which imports Textual: the other verbs must not wait for it
+THEMES = ("longfit-dark", "longfit-light", "longfit-colour-blind", "longfit-mono")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("preset", nargs="?", help="a preset's name, or the path of a YAML file")
     parser.add_argument("--ascii", action="store_true", help="letters instead of block patterns")
-    parser.add_argument("--theme", choices=("longfit-dark", "longfit-light", "longfit-mono"), help="colours, or none")
+    parser.add_argument("--theme", choices=THEMES, help="colours, or none")
 
 
 def run(args: argparse.Namespace) -> int:

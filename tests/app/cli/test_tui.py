@@ -26,6 +26,13 @@ def test_a_pipe_without_a_preset_gets_the_list(capsys):
     assert NAME in capsys.readouterr().out
 
 
+def test_every_theme_can_be_asked_for():
+    from app.cli.tui import THEMES as offered
+    from app.tui.themes import THEMES as drawn
+
+    assert offered == tuple(theme.name for theme in drawn)
+
+
 def test_an_unknown_preset_is_refused_with_the_nearest_name(capsys):
     assert main(["tui", "qwen2.5-7b-16k-2x24"]) == 2
     assert NAME in capsys.readouterr().err
