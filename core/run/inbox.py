@@ -16,6 +16,7 @@ from planner.types import ProcessId
 _OWN_EVENTS = frozenset(
     {"created", "supervisor", "worker", "superseded", "stop_requested", "acknowledged", "released", "finished"}
 )
+MEMORY_ROW_SECONDS = 10.0  # between rows of one rank and instant that hold nothing new
 
 
 class Inbox:
@@ -25,6 +26,7 @@ class Inbox:
         self.failed_at: float | None = None  # monotonic: when the first rank said that it is dying
         self._journal = journal
         self._ranks = ranks
+        self._written: dict[tuple[int, str], tuple[float, int]] = {}  # rank, instant -> monotonic of its row, highest
         self._must_supersede = is_resume  # the attempt has not yet said from where it continues
 
     def take(self, connection: Connection, message: Mapping[str, Any]) -> None:
@@ -94,8 +96,18 @@ class Inbox:
             self._journal.supersede_metrics(after_step)
 
     def _take_memory(self, row: dict[str, Any]) -> None:
-        self._journal.memory(row)
         rank = int(row["rank"])
+        if self._is_worth_a_row(rank, row):
+            self._journal.memory(row)
         self.memory[rank] = row
         if int(row["allocated_bytes"]) >= int(self.peaks.get(rank, {}).get("allocated_bytes", 0)):
             self.peaks[rank] = row
+
+    def _is_worth_a_row(self, rank: int, row: Mapping[str, Any]) -> bool:
+        """Every new highest is written, and a row now and then: four a step would be gigabytes after some days."""
+        key, allocated, now = (rank, str(row.get("instant"))), int(row["allocated_bytes"]), time.monotonic()
+        written_at, highest = self._written.get(key, (-MEMORY_ROW_SECONDS, -1))
+        if allocated <= highest and now - written_at < MEMORY_ROW_SECONDS:
+            return False
+        self._written[key] = (now, max(highest, allocated))
+        return True

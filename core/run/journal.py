@@ -19,15 +19,21 @@ _STATE_PERIOD_SECONDS = 0.5
 _URGENT = frozenset({"supervisor", "running", "stop_requested", "finished"})  # state.json must show these at once
 
 
-def read_state(directory: RunDirectory) -> RunState:
-    """The fold of all events of a run, taken up where state.json left off. `lost` is not known here."""
+def cached_state(directory: RunDirectory) -> tuple[RunState, int]:
+    """What state.json holds, and how many bytes of events.jsonl are folded into it; nothing of nothing without it."""
     try:
         cached = json.loads(directory.state.read_text(encoding="utf-8"))
         state, offset = state_from_dict(cached["state"]), int(cached["events_bytes"])
         if directory.events.stat().st_size < offset:
             raise ValueError("events.jsonl is shorter than what was folded")
     except (OSError, ValueError, KeyError, TypeError):  # no cache, or one of another version: events are the truth
-        state, offset = RunState(), 0
+        return RunState(), 0
+    return state, offset
+
+
+def read_state(directory: RunDirectory) -> RunState:
+    """The fold of all events of a run, taken up where state.json left off. `lost` is not known here."""
+    state, offset = cached_state(directory)
     tail = JsonlTail(directory.events, offset=offset)
     while rows := tail.read():
         state = fold(decode_events(rows), state)

@@ -18,6 +18,8 @@ class GpuReading:
     used_bytes: int | None = None
     compute_capability: tuple[int, int] | None = None
     utilization: int | None = None  # percent of the last sample period in which a kernel ran
+    temperature: int | None = None  # degrees Celsius of the chip
+    power_watts: float | None = None
     pids: tuple[int, ...] | None = None  # with a compute context; may be of the host's pid namespace
     problem: str = ""  # "lost": the card fell off the bus
 
@@ -73,6 +75,8 @@ class Nvml:
         memory = self._try(library.nvmlDeviceGetMemoryInfo, handle)
         capability = self._try(library.nvmlDeviceGetCudaComputeCapability, handle)
         utilization = self._try(library.nvmlDeviceGetUtilizationRates, handle)
+        temperature = self._try(library.nvmlDeviceGetTemperature, handle, _CHIP)
+        milliwatts = self._try(library.nvmlDeviceGetPowerUsage, handle)
         processes = self._try(library.nvmlDeviceGetComputeRunningProcesses, handle)
         return GpuReading(
             index=index,
@@ -81,6 +85,8 @@ class Nvml:
             used_bytes=None if memory is None else int(memory.used),
             compute_capability=None if capability is None else (int(capability[0]), int(capability[1])),
             utilization=None if utilization is None else int(utilization.gpu),
+            temperature=None if temperature is None else int(temperature),
+            power_watts=None if milliwatts is None else milliwatts / 1000,
             pids=None if processes is None else tuple(int(process.pid) for process in processes),
         )
 
@@ -101,6 +107,7 @@ class Nvml:
             return None
 
 
+_CHIP = 0  # nvml.h: NVML_TEMPERATURE_GPU
 _INIT_WORDS = {
     "NVMLError_LibraryNotFound": "no NVIDIA driver is installed",
     "NVMLError_DriverNotLoaded": "the NVIDIA driver is not loaded",

@@ -1,11 +1,13 @@
-"""Reads device and host memory about once a second, in a thread: a driver that blocks must not stop the supervisor."""
+"""Reads devices, host memory and disk about once a second, in a thread: a driver that blocks must not stop the run."""
 
 from __future__ import annotations
 
 import queue
+import shutil
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -21,14 +23,18 @@ _RELEVANT_CHANGE = 0.01
 class Sampler:
     """Rows for memory.jsonl of the supervisor's kind:
 
-    {"time", "source": "supervisor", "host_available_bytes", "ranks": [{"rank", "rss_bytes"}],
-     "gpus": [{"index", "used_bytes", "total_bytes", "utilization"}]}
+    {"time", "source": "supervisor", "host_available_bytes", "host_total_bytes", "disk_free_bytes",
+     "ranks": [{"rank", "rss_bytes"}],
+     "gpus": [{"index", "used_bytes", "total_bytes", "utilization", "temperature", "power_watts"}]}
+
+    What the driver does not tell is null; ``disk_free_bytes`` is of the file system that the run lies on.
 
     A row comes when a number moved by more than 1 %, or ten seconds after the last one.
     """
 
-    def __init__(self, nvml: Nvml, *, period_seconds: float = PERIOD_SECONDS) -> None:
+    def __init__(self, nvml: Nvml, folder: Path, *, period_seconds: float = PERIOD_SECONDS) -> None:
         self.nvml = nvml
+        self._folder = folder
         self.highest_used: dict[int, int] = {}  # GPU index -> most bytes in use so far
         self.worker_pids: Mapping[int, int] = {}  # rank -> pid; replaced, never changed, by the supervisor
         self._period_seconds = period_seconds
@@ -59,25 +65,38 @@ class Sampler:
             gpus = self.nvml.read()
             for gpu in gpus:
                 self.highest_used[gpu.index] = max(gpu.used_bytes or 0, self.highest_used.get(gpu.index, 0))
-            row = sample_row(gpus, self.worker_pids, now=time.time())
+            row = sample_row(gpus, self.worker_pids, folder=self._folder, now=time.time())
             if not written or is_worth_a_row(written, row):
                 self._rows.put(row)
                 written = row
 
 
-def sample_row(gpus: tuple[GpuReading, ...], worker_pids: Mapping[int, int], *, now: float) -> dict[str, Any]:
+def sample_row(
+    gpus: tuple[GpuReading, ...], worker_pids: Mapping[int, int], *, folder: Path, now: float
+) -> dict[str, Any]:
+    host = psutil.virtual_memory()
     ranks = ((rank, rss_bytes(pid)) for rank, pid in sorted(worker_pids.items()))
     return {
         "time": now,
         "source": "supervisor",
-        "host_available_bytes": psutil.virtual_memory().available,
+        "host_available_bytes": host.available,
+        "host_total_bytes": host.total,
+        "disk_free_bytes": _disk_free_bytes(folder),
         "ranks": [{"rank": rank, "rss_bytes": rss} for rank, rss in ranks if rss is not None],
         "gpus": [
             {"index": gpu.index, "used_bytes": gpu.used_bytes, "total_bytes": gpu.total_bytes,
-             "utilization": gpu.utilization, **({"problem": gpu.problem} if gpu.problem else {})}
+             "utilization": gpu.utilization, "temperature": gpu.temperature, "power_watts": gpu.power_watts,
+             **({"problem": gpu.problem} if gpu.problem else {})}
             for gpu in gpus
         ],
     }  # fmt: skip
+
+
+def _disk_free_bytes(folder: Path) -> int | None:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:  # a network folder that is away for a moment
+        return None
 
 
 def is_worth_a_row(written: Mapping[str, Any], row: Mapping[str, Any]) -> bool:

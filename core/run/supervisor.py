@@ -61,7 +61,7 @@ class Supervisor:
         self._ranks = Ranks()
         self._inbox = Inbox(self._journal, self._ranks, is_resume=self._previous.supervisor is not None)
         self._nvml = Nvml("" if self._device == "cpu" else base.get("CUDA_VISIBLE_DEVICES"))
-        self._sampler = Sampler(self._nvml)
+        self._sampler = Sampler(self._nvml, directory.path)
         self._host_row: dict[str, Any] = {}
         self._launch_problem: Cause | None = None
         self._stop: StopMode | None = None

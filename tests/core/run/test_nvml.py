@@ -37,6 +37,8 @@ class Driver:
             "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(total=24 << 30, used=(handle + 1) << 30),
             "nvmlDeviceGetCudaComputeCapability": lambda handle: (8, 6),
             "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=50),
+            "nvmlDeviceGetTemperature": lambda handle, sensor: 72,
+            "nvmlDeviceGetPowerUsage": lambda handle: 148_500,
             "nvmlDeviceGetComputeRunningProcesses": lambda handle: [SimpleNamespace(pid=7)],
         }
 
@@ -57,6 +59,7 @@ def test_a_healthy_machine():
     assert (first.name, first.used_bytes, second.used_bytes) == ("NVIDIA A10", 1 << 30, 2 << 30)
     assert (first.total_bytes, first.utilization, first.pids) == (24 << 30, 50, (7,))
     assert first.compute_capability == (8, 6)
+    assert (first.temperature, first.power_watts) == (72, 148.5)
 
 
 @pytest.mark.parametrize(
