@@ -31,7 +31,8 @@ class KeptOutput:
 
 
 class AttentionKeeper:
-    """The cells of all layers. A layer says when it begins; its attention calls then ask in their fixed order."""
+    """The cells of the first ``num_layers`` layers. A layer says when it begins; its attention calls then ask in their
+    fixed order."""
 
     def __init__(self, num_layers: int) -> None:
         self.num_reused = 0  # so far: the evidence of ``verify``
@@ -41,9 +42,10 @@ class AttentionKeeper:
         self._is_recompute = False
 
     def begin(self, layer: int, *, is_recompute: bool) -> None:
-        """``layer`` starts its forward, or its recompute inside a backward; without gradients nothing is kept."""
+        """``layer`` starts its forward, or its recompute inside a backward; without gradients nothing is kept, nor of
+        layers beyond ``num_layers``."""
         self._next, self._is_recompute = 0, is_recompute
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or layer >= len(self._layers):
             self._current = None
             return
         if not is_recompute:

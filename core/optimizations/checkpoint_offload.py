@@ -10,6 +10,7 @@ from core.optimizations.evidence import Evidence, NotActive
 from planner.effects import Effect
 from planner.optimization import PlanContext, RankShape, knob
 from planner.parts.offload import num_offloaded_layers, offload_effect, offload_slot_bytes
+from planner.parts.recompute import num_recomputed_layers
 from planner.types import Issue
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class CheckpointOffload:
     available: ClassVar[bool] = True
     searched: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
 
-    kept_layers: int = knob(1, help="layers, the last ones, whose input stays on the GPU", minimum=1)
+    kept_layers: int = knob(1, help="recomputed layers, the last ones, whose input stays on the GPU", minimum=1)
 
     def check(self, ctx: PlanContext) -> tuple[Issue, ...]:
         if ctx.config.optimization("gradient_checkpointing") is None:
@@ -60,7 +61,8 @@ class CheckpointOffload:
     def apply(self, setup: TrainingSetup) -> None:
         from core.offload.layer_inputs import LayerInputs, checkpoint_with
 
-        layers = setup.causal_lm.get_decoder().layers
+        num_recomputed = num_recomputed_layers(setup.config, setup.spec)
+        layers = setup.causal_lm.get_decoder().layers[:num_recomputed]
         inputs = setup.layer_inputs = LayerInputs(
             len(layers), kept_layers=self.kept_layers, slot_bytes=offload_slot_bytes(setup.config, setup.spec),
             device=setup.device,
@@ -73,7 +75,7 @@ class CheckpointOffload:
 
     def verify(self, setup: TrainingSetup) -> Evidence:
         inputs = setup.layer_inputs
-        wanted = num_offloaded_layers(setup.spec, self.kept_layers)
+        wanted = num_offloaded_layers(setup.config, setup.spec, self.kept_layers)
         if inputs is None or wanted != inputs.num_offloaded or inputs.num_in != inputs.num_out:
             raise NotActive("checkpoint_offload: layer inputs went out and did not come back")
         if wanted and inputs.num_out == 0:

@@ -28,15 +28,36 @@ class GradientCheckpointing:
     main_knob: ClassVar[str | None] = None
     stage: ClassVar[int] = 50
     available: ClassVar[bool] = True
-    searched: ClassVar[tuple[Mapping[str, Any], ...]] = ({"save_attention": False}, {"save_attention": True})
+    searched: ClassVar[tuple[Mapping[str, Any], ...]] = (
+        {"save_attention": False, "kept_layers": 0},
+        {"save_attention": True, "kept_layers": 0},
+    )
 
     save_attention: bool = knob(
         False,
         help="keep attention's output and log-sum-exp too: a recompute without attention, for as much memory again",
     )
+    kept_layers: int = knob(
+        0,
+        help="layers, the last ones, that keep their tensors instead of being recomputed: memory that is left over for "
+        "speed, as others checkpoint every n-th layer",
+        minimum=0,
+    )
 
     def check(self, ctx: PlanContext) -> tuple[Issue, ...]:
-        return ()
+        num_layers = ctx.model.num_layers
+        if self.kept_layers < num_layers:
+            return ()
+        return (
+            Issue(
+                code="checkpointing-nothing", severity="error",
+                what=f"gradient_checkpointing.kept_layers is {self.kept_layers}, and {ctx.model.name} has {num_layers} "
+                "layers.",
+                why="There is no layer left to recompute.",
+                fix=f"Set kept_layers: {num_layers - 1} or less, or remove gradient_checkpointing.",
+                suggestion=(("gradient_checkpointing", None),),
+            ),
+        )  # fmt: skip
 
     def reshape(self, shape: RankShape) -> RankShape:
         return shape
@@ -52,11 +73,16 @@ class GradientCheckpointing:
 
         causal_lm = setup.causal_lm
         layers = causal_lm.get_decoder().layers
+        num_recomputed = max(0, len(layers) - self.kept_layers)
         # not reentrant: a reentrant checkpoint loses the gradients of a frozen embedding's layers
         causal_lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         setup.undo.append(causal_lm.gradient_checkpointing_disable)
+        for layer in layers[num_recomputed:]:
+            layer.gradient_checkpointing = False
         recomputed = setup.seen.setdefault(self.name, set())
-        keeper = setup.keeper = AttentionKeeper(len(layers)) if self.save_attention else None
+        # head groups attend again in backward whatever the layer does; elsewhere a kept layer's graph has the output
+        num_keeping = len(layers) if setup.config.optimization("fake_parallel") else num_recomputed
+        keeper = setup.keeper = AttentionKeeper(num_keeping) if self.save_attention else None
 
         def note(index: int) -> None:
             is_recompute = torch._C._current_graph_task_id() != -1  # a backward is running: as torch's checkpoint asks
@@ -72,8 +98,12 @@ class GradientCheckpointing:
     def verify(self, setup: TrainingSetup) -> Evidence:
         num_layers = len(setup.causal_lm.get_decoder().layers)
         num_recomputed = len(setup.seen[self.name])
-        if num_recomputed != num_layers:
-            raise NotActive(f"gradient_checkpointing: {num_recomputed} of {num_layers} layers recomputed in backward")
+        wanted = max(0, num_layers - self.kept_layers)
+        if num_recomputed != wanted:
+            raise NotActive(
+                f"gradient_checkpointing: {num_recomputed} of {num_layers} layers recomputed in backward, "
+                f"{wanted} should"
+            )
         num_reused = 0 if setup.keeper is None else setup.keeper.num_reused
         if self.save_attention and num_reused == 0:
             raise NotActive("gradient_checkpointing: save_attention is on, and no recompute took a kept output")

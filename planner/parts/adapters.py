@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from planner.effects import Drop, Effect, Scale, TermSpec, Work
 from planner.optimization import PlanContext
-from planner.parts.activations import MLP_BACKWARD, SAVED, SAVED_BY_DOWN, SAVED_BY_MLP, both_layers
+from planner.parts.activations import SAVED, SAVED_BY_DOWN, SAVED_BY_MLP, both_layers
 from planner.parts.optimizer import trainable_terms
+from planner.parts.recompute import num_recomputed_layers, recomputes_last_layer
 from planner.parts.sizes import Sizes, evaluation_tokens
 from planner.types import DTYPE_BYTES, INSTANTS, Instant, Issue
 
@@ -102,7 +103,7 @@ def adapter_effect(ctx: PlanContext, *, rank: int, targets: str, dropout: float,
                 formula="the first norm's input needs no gradient",
             )
             for piece in ("norm1", "alias.norm1")
-            if s.N > 1
+            if s.N > 1 and num_recomputed_layers(ctx.config, ctx.model) == 0  # the first layer is not a recomputed one
         ),
         add_work=_adapter_work(ctx, s, names, count, element),
         drop_work=(Drop(key="gemm.weight_gradient.*", formula="the base is frozen"),),
@@ -150,15 +151,17 @@ def _saved_by_adapters(
         count = _num_parameters(s, names, rank) // s.N
         text = f"2 * {count}: A and B in 16 bit"
         terms.extend(both_layers(s, "adapter.casts", "adapters", SAVED, 2 * count, text))
-        evaluation: set[Instant] = {"evaluation_forward", "evaluation"}
-        forward: set[Instant] = {"layer_forward", "forward_loss"}
-        terms.append(
+        evaluation: frozenset[Instant] = frozenset({"evaluation_forward", "evaluation"})
+        forward: frozenset[Instant] = frozenset({"layer_forward", "forward_loss"})
+        # in forward those of the layers that do not save them
+        cached = ((evaluation, "evaluation", s.N), (forward, "forward", num_recomputed_layers(ctx.config, ctx.model)))
+        terms += [
             TermSpec(
-                key="adapter_casts", part="adapters",
-                instants=frozenset(evaluation | forward if _recomputes(ctx) else evaluation), bytes=2 * s.N * count,
-                formula=f"{s.N} layers: {text}, cached until autocast ends", source="torch autocast_mode.cpp",
+                key=f"adapter_casts.{when}", part="adapters", instants=instants, bytes=2 * layers * count,
+                formula=f"{layers} layers: {text}, cached until autocast ends", source="torch autocast_mode.cpp",
             )
-        )  # fmt: skip
+            for instants, when, layers in cached
+        ]  # fmt: skip
     return terms
 
 
@@ -170,20 +173,21 @@ def _transients_of_adapters(ctx: PlanContext, s: Sizes, names: tuple[str, ...], 
     output and the scaled one in fp32).
     """
     d, f, c = s.d, s.f, s.c
-    recomputes = _recomputes(ctx)
+    recomputes = recomputes_last_layer(ctx)
     casts = s.is_half and element == 4
     last_norm = (16 if s.is_half else 8) * d
     adapts_up, adapts_down = "up_proj" in names or "gate_proj" in names, "down_proj" in names
-    backward = 0
+    of_kept = of_recomputed = 0  # in the MLP's backward
     if not casts or not (adapts_up or adapts_down):
         copies = 4 if adapts_up else 3  # silu(gate), then base, B's output and the scaled one; or up and the product
         forward, alone = max(last_norm, c * (f + 3 * d) if adapts_up else 0), c * (copies * f + 2 * d)
     elif ctx.config.autocast:
         forward, alone = max(last_norm, 6 * f + 14 * d if adapts_down else 2 * f + 6 * d), 8 * f + 8 * d
-        backward = 2 * f + 8 * d if recomputes and adapts_down else 0
+        of_recomputed = 2 * f + 8 * d if adapts_down else 0
     else:
         forward, alone = max(last_norm, 4 * f + 8 * d, 2 * f + 18 * d), 12 * f + 8 * d
-        backward = 2 * f + ((10 if adapts_down else 4) * d if recomputes and adapts_up else 2 * d)
+        of_kept = 2 * f + 2 * d
+        of_recomputed = 2 * f + (10 if adapts_down else 4) * d if adapts_up else of_kept
     terms = [
         TermSpec(
             key="layer_forward.adapter", part="activations", instants=frozenset({"layer_forward"}),
@@ -198,10 +202,16 @@ def _transients_of_adapters(ctx: PlanContext, s: Sizes, names: tuple[str, ...], 
             source="peft tuners/lora/layer.py",
         ),
     ]  # fmt: skip
-    if backward:
+    recomputed = num_recomputed_layers(ctx.config, ctx.model)
+    # beside one kept layer the recompute of the next is fuller, beside several the backward of the last
+    of_last = of_recomputed if recomputed > 0 and s.N - recomputed <= 1 else of_kept
+    of_first = of_recomputed if recomputed else of_kept
+    in_backward: tuple[tuple[Instant, int], ...] = (("layer_backward", of_last), ("backward_end", of_first))
+    for instant, backward in in_backward:
         terms.append(
             TermSpec(
-                key="layer_backward.adapter", part="activations", instants=MLP_BACKWARD, bytes=backward * s.T,
+                key=f"{instant}.adapter", part="activations", instants=frozenset({instant}),
+                bytes=backward * s.T,
                 formula=f"{backward} bytes a token: casts of the adapters beside the MLP's own transients",
                 source="peft tuners/lora/layer.py",
             )
@@ -210,7 +220,7 @@ def _transients_of_adapters(ctx: PlanContext, s: Sizes, names: tuple[str, ...], 
 
 
 def _adapter_work(ctx: PlanContext, s: Sizes, names: tuple[str, ...], count: int, element: int) -> tuple[Work, ...]:
-    passes = 4 if _recomputes(ctx) else 3  # forward, recompute; dx and dW
+    passes = 3 * s.N + num_recomputed_layers(ctx.config, ctx.model)  # of one layer: forward, dx, dW; recompute
     outputs = sum(s.linears[name][1] for name in names)
     inputs = sum(s.linears[name][0] for name in names)
     casts = s.is_half and element == 4
@@ -220,19 +230,16 @@ def _adapter_work(ctx: PlanContext, s: Sizes, names: tuple[str, ...], count: int
     per_input = 6 if in_fp32 else 12 if casts else 0
     return (
         Work(
-            key="gemm.adapters", kind="gemm_fp32" if in_fp32 else "gemm", amount=2 * passes * count * s.T,
-            formula=f"2 * {passes} passes * A * T: the adapters' own products",
+            key="gemm.adapters", kind="gemm_fp32" if in_fp32 else "gemm", amount=2 * passes * count * s.T // s.N,
+            formula=f"2 * {passes} passes of a layer * A / N * T: the adapters' own products",
         ),
         Work(
             key="memory.adapters", kind="memory",
-            amount=passes * s.N * (per_input * inputs + per_output * outputs) * s.T,
-            formula=f"{passes} passes * N * ({per_input} * {inputs} inputs + {per_output} * {outputs} outputs) * T",
+            amount=passes * (per_input * inputs + per_output * outputs) * s.T,
+            formula=f"{passes} passes of a layer * ({per_input} * {inputs} inputs + {per_output} * {outputs} outputs) "
+            "* T",
         ),
     )  # fmt: skip
-
-
-def _recomputes(ctx: PlanContext) -> bool:
-    return ctx.config.optimization("gradient_checkpointing") is not None
 
 
 def _num_parameters(s: Sizes, names: tuple[str, ...], rank: int) -> int:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from planner.effects import Drop, Effect, TermSpec, Work
 from planner.optimization import PlanContext
+from planner.parts.recompute import num_recomputed_layers
 from planner.types import INSTANTS
 
 BLOCK = 64  # weights that share one scale
@@ -54,8 +55,8 @@ def nf4_effect(ctx: PlanContext, *, double_quant: bool, adapters: Effect) -> Eff
             *adapters.add_work,
             Work(
                 key="memory.dequantise", kind="memory",
-                amount=(3 if ctx.config.optimization("gradient_checkpointing") else 2) * (s.c * linears + linears // 2),
-                formula="every linear dequantised in each pass",
+                amount=(2 * s.N + num_recomputed_layers(ctx.config, ctx.model)) * (s.c * linears + linears // 2) // s.N,
+                formula="every linear dequantised in forward, backward and recompute",
             ),
         ),
     )  # fmt: skip

@@ -5,11 +5,13 @@ from __future__ import annotations
 from planner.effects import Effect, Scale, Work
 from planner.optimization import PlanContext
 from planner.parallel import padded_length
+from planner.parts.recompute import num_recomputed_layers
 from planner.types import DTYPE_BYTES, ModelSpec, RunConfig
 
 
-def num_offloaded_layers(model: ModelSpec, kept_layers: int) -> int:
-    return max(0, model.num_layers - kept_layers)
+def num_offloaded_layers(config: RunConfig, model: ModelSpec, kept_layers: int) -> int:
+    """Of the layers that are recomputed: the others have no input that waits alone."""
+    return max(0, num_recomputed_layers(config, model) - kept_layers)
 
 
 def offload_slot_bytes(config: RunConfig, model: ModelSpec) -> int:
@@ -23,25 +25,27 @@ def offloaded_host_bytes(config: RunConfig, model: ModelSpec) -> int:
     setting = config.optimization("checkpoint_offload")
     if setting is None:
         return 0
-    return num_offloaded_layers(model, setting.as_dict()["kept_layers"]) * offload_slot_bytes(config, model)
+    return num_offloaded_layers(config, model, setting.as_dict()["kept_layers"]) * offload_slot_bytes(config, model)
 
 
 def offload_effect(ctx: PlanContext, *, kept_layers: int) -> Effect:
     s = ctx.sizes
-    on_gpu = min(s.N, kept_layers + 1)
-    moved = num_offloaded_layers(ctx.model, kept_layers) * s.c * s.d * s.T
+    recomputed = num_recomputed_layers(ctx.config, ctx.model)
+    offloaded = num_offloaded_layers(ctx.config, ctx.model, kept_layers)
+    if offloaded == 0:
+        return Effect()
     return Effect(
         scale=(
             Scale(
-                key="layer_inputs", numerator=on_gpu, denominator=s.N,
+                key="layer_inputs", numerator=min(recomputed, kept_layers + 1), denominator=recomputed,
                 formula=f"{kept_layers} kept and one on its way, the others in host memory",
                 source="core/offload/layer_inputs.py",
             ),
         ),
         add_work=(
             Work(
-                key="pcie.offload", kind="pcie", amount=2 * moved, overlapped=True,
-                formula=f"2 * {s.N - kept_layers} layers * {s.c}d * T: inputs out in forward, in again in backward",
+                key="pcie.offload", kind="pcie", amount=2 * offloaded * s.c * s.d * s.T, overlapped=True,
+                formula=f"2 * {offloaded} layers * {s.c}d * T: inputs out in forward, in again in backward",
             ),
         ),
     )  # fmt: skip

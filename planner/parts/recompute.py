@@ -1,63 +1,113 @@
-"""What gradient checkpointing per decoder layer changes: `core/optimizations/gradient_checkpointing.py` returns it."""
+"""What gradient checkpointing per decoder layer changes: `core/optimizations/gradient_checkpointing.py` returns it.
+
+Of N layers the first R are recomputed in backward, the last N - R (the knob ``kept_layers``) keep their tensors. The
+last layer runs backward first, when every saved tensor is there, so a kept one is at the peak with all that it saved,
+and the fullest recompute comes later, beside R layer inputs only.
+"""
 
 from __future__ import annotations
 
-from planner.effects import Confine, Drop, Effect, TermSpec, Work
+from planner.effects import Confine, Drop, Effect, Scale, TermSpec, Work
 from planner.optimization import PlanContext
-from planner.parts.activations import OTHERS
+from planner.parts.activations import OTHERS, SAVED
 from planner.parts.static import LAYER_LAUNCH_NS, elementwise_bytes
-from planner.types import Instant
+from planner.types import Instant, ModelSpec, RunConfig
 
 RECOMPUTED: frozenset[Instant] = frozenset({"layer_backward", "attention_backward", "backward_end"})
 
 
+def num_recomputed_layers(config: RunConfig, model: ModelSpec) -> int:
+    """R: the decoder layers that run forward again in backward."""
+    setting = config.optimization("gradient_checkpointing")
+    if setting is None:
+        return 0
+    kept: int = setting.as_dict().get("kept_layers", 0)
+    return max(0, model.num_layers - kept)
+
+
+def recomputes_last_layer(ctx: PlanContext) -> bool:
+    return num_recomputed_layers(ctx.config, ctx.model) == ctx.model.num_layers
+
+
 def checkpointing_effect(ctx: PlanContext) -> Effect:
-    """One hidden state per layer from forward to its backward; the layer at work is recomputed in backward."""
+    """One hidden state per recomputed layer from forward to its backward, in which that layer computes again."""
     s = ctx.sizes
-    plain = TermSpec(
-        key="layer_forward.layer", part="activations", instants=frozenset({"layer_forward"}),
-        bytes=s.c * (2 * s.d + 3 * s.f) * s.T,
-        formula=f"{s.c}(2d + 3f) * T: residual, normed input, silu(gate), up, their product",
-    )  # fmt: skip
+    recomputed = num_recomputed_layers(ctx.config, ctx.model)
+    if recomputed == 0:
+        return Effect()
     one_input = s.c * s.d * s.T
+    count = "N" if recomputed == s.N else "R"
+    last = _last_layer_recomputed(ctx) if recomputed == s.N else _last_layer_kept(ctx, s.N - recomputed)
     return Effect(
         add=(
             TermSpec(
-                key="layer_inputs", part="checkpoints", instants=OTHERS, bytes=s.N * one_input,
-                formula=f"N * {s.c}d * T = {s.N} * {s.c} * {s.d} * {s.T}", basis="exact",
+                key="layer_inputs", part="checkpoints", instants=OTHERS, bytes=recomputed * one_input,
+                formula=f"{count} * {s.c}d * T = {recomputed} * {s.c} * {s.d} * {s.T}", basis="exact",
                 source="transformers GradientCheckpointingLayer: the input of each decoder layer",
             ),
             TermSpec(
                 key="layer_inputs.last", part="checkpoints", instants=frozenset({"backward_end"}), bytes=one_input,
                 formula=f"{s.c}d * T = {s.c} * {s.d} * {s.T}, the first layer's", basis="exact",
             ),
-            *((plain,) if ctx.config.method == "full" else ()),  # adapters bring their own
+            *last.add,
         ),
+        drop=last.drop,
+        confine=last.confine,
+        scale=last.scale,
+        add_work=(
+            Work(
+                key="gemm.recompute", kind="gemm",
+                amount=2 * ctx.model.num_linear_parameters * s.T * recomputed // s.N,
+                formula=f"2 * linears * T * {recomputed} / {s.N}: the forward of {recomputed} layers again",
+            ),
+            Work(
+                key="attention.recompute", kind="attention", amount=2 * recomputed * s.q * s.L * s.T,
+                formula=f"2 * {count} * q * L * T: causal attention forward again",
+            ),
+            Work(
+                key="memory.recompute", kind="memory", amount=recomputed * elementwise_bytes(s),
+                formula=f"{count} * bytes of norms, RoPE, SwiGLU and sums, again",
+            ),
+            Work(
+                key="overhead.recompute", kind="overhead", amount=recomputed * LAYER_LAUNCH_NS, overlapped=True,
+                formula=f"{count} * {LAYER_LAUNCH_NS} ns: the kernels of each layer's forward again",
+            ),
+        ),
+    )  # fmt: skip
+
+
+def _last_layer_recomputed(ctx: PlanContext) -> Effect:
+    s = ctx.sizes
+    plain = TermSpec(
+        key="layer_forward.layer", part="activations", instants=frozenset({"layer_forward"}),
+        bytes=s.c * (2 * s.d + 3 * s.f) * s.T,
+        formula=f"{s.c}(2d + 3f) * T: residual, normed input, silu(gate), up, their product",
+    )  # fmt: skip
+    return Effect(
+        add=(plain,) if ctx.config.method == "full" else (),  # adapters bring their own
         drop=(
             Drop(key="other_layers.*", formula="saved tensors of the other layers are recomputed"),
             # norm 1 saves the layer's input itself when no fp32 copy is needed: counted in layer_inputs
             Drop(key="layer.alias.*", formula="the layer's input is kept once"),
             Drop(key="layer_forward.last", formula="no layer's saved tensors are alive in forward"),
         ),
-        confine=(
-            Confine(key="layer.*", instants=RECOMPUTED, formula="exists while its layer is recomputed"),
+        confine=(Confine(key="layer.*", instants=RECOMPUTED, formula="exists while its layer is recomputed"),),
+    )
+
+
+def _last_layer_kept(ctx: PlanContext, kept: int) -> Effect:
+    s = ctx.sizes
+    return Effect(
+        scale=(
+            Scale(
+                key="other_layers.*", numerator=kept - 1, denominator=s.N - 1,
+                formula=f"{kept} layers keep their tensors, the one at work among them; the others are recomputed",
+            ),
         ),
-        add_work=(
-            Work(
-                key="gemm.recompute", kind="gemm", amount=2 * ctx.model.num_linear_parameters * s.T,
-                formula="2 * linears * T: the forward of every layer again",
-            ),
-            Work(
-                key="attention.recompute", kind="attention", amount=2 * s.N * s.q * s.L * s.T,
-                formula="2 * N * q * L * T: causal attention forward again",
-            ),
-            Work(
-                key="memory.recompute", kind="memory", amount=s.N * elementwise_bytes(s),
-                formula="N * bytes of norms, RoPE, SwiGLU and sums, again",
-            ),
-            Work(
-                key="overhead.recompute", kind="overhead", amount=s.N * LAYER_LAUNCH_NS, overlapped=True,
-                formula=f"N * {LAYER_LAUNCH_NS} ns: the kernels of each layer's forward again",
+        confine=(
+            Confine(
+                key="layer.alias.*", instants=SAVED - {"backward_end"},
+                formula="the input of a recomputed layer is kept once",
             ),
         ),
     )  # fmt: skip

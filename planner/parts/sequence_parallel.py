@@ -6,13 +6,9 @@ from planner.effects import Effect, TermSpec, Work
 from planner.optimization import PlanContext
 from planner.parts.activations import ATTENTION_BACKWARD, SAVED, both_layers
 from planner.parts.adapters import target_names
+from planner.parts.recompute import num_recomputed_layers
 from planner.parts.sizes import Sizes
 from planner.types import DTYPE_BYTES
-
-
-def num_attention_passes(ctx: PlanContext) -> int:
-    """Forward passes of each layer's attention in one step: a recompute is one more."""
-    return 2 if ctx.config.optimization("gradient_checkpointing") else 1
 
 
 def ulysses_effect(ctx: PlanContext, *, degree: int) -> Effect:
@@ -20,7 +16,8 @@ def ulysses_effect(ctx: PlanContext, *, degree: int) -> Effect:
         return Effect()
     s = ctx.sizes
     exchanged = s.c * (2 * s.num_q + 2 * s.num_kv)  # q, k, v there and the output back, one way, forward
-    passes = num_attention_passes(ctx) + 1  # backward sends the gradients the same ways
+    # a recompute exchanges again, kept outputs or not; backward sends the gradients the same ways
+    passes = 2 * s.N + num_recomputed_layers(ctx.config, ctx.model)
     gathered = both_layers(
         s, "attention.gathered", "communication", SAVED, s.c * s.q * s.T,
         f"{s.c}q * T: attention output back in this rank's tokens, for o_proj",
@@ -37,8 +34,8 @@ def ulysses_effect(ctx: PlanContext, *, degree: int) -> Effect:
         ),
         add_work=(
             Work(
-                key="link.ulysses", kind="link", amount=s.N * passes * exchanged * (degree - 1) // degree,
-                formula=f"N * {passes} passes * {s.c}(2q + 2kv) * T * (U-1)/U",
+                key="link.ulysses", kind="link", amount=passes * exchanged * (degree - 1) // degree,
+                formula=f"{passes} passes of a layer * {s.c}(2q + 2kv) * T * (U-1)/U",
             ),
         ),
     )  # fmt: skip
@@ -49,6 +46,9 @@ def ring_effect(ctx: PlanContext, *, degree: int) -> Effect:
         return Effect()
     s = ctx.sizes
     block = 2 * s.c * s.num_kv  # K and V of one rank
+    setting = ctx.config.optimization("gradient_checkpointing")
+    keeps_outputs = setting is not None and setting.as_dict().get("save_attention", False)
+    again = 0 if keeps_outputs else num_recomputed_layers(ctx.config, ctx.model)
     return Effect(
         add=(
             TermSpec(
@@ -62,8 +62,9 @@ def ring_effect(ctx: PlanContext, *, degree: int) -> Effect:
         add_work=(
             Work(
                 key="link.ring", kind="link", overlapped=True,
-                amount=s.N * (degree - 1) * (num_attention_passes(ctx) * block + block + 8 * s.num_kv),
-                formula="N * (R-1) hops * (K and V in each pass, their fp32 gradients in backward)",
+                amount=(degree - 1) * ((2 * s.N + again) * block + s.N * 8 * s.num_kv),
+                formula=f"{degree - 1} hops * (K and V in {2 * s.N + again} passes of a layer, their fp32 gradients in "
+                "N)",
             ),
         ),
     )  # fmt: skip

@@ -43,6 +43,15 @@ POLICIES: dict[str, dict[str, Any]] = {
     "both, attention kept": {
         "gradient_checkpointing": {"save_attention": True}, "fused_loss": {"chunk_tokens": 64},
     },
+    "both, one layer kept": {"gradient_checkpointing": {"kept_layers": 1}, "fused_loss": {"chunk_tokens": 64}},
+    "both, two layers kept": {"gradient_checkpointing": {"kept_layers": 2}, "fused_loss": {"chunk_tokens": 64}},
+    "both, attention and a layer kept": {
+        "gradient_checkpointing": {"save_attention": True, "kept_layers": 1}, "fused_loss": {"chunk_tokens": 64},
+    },
+    "both, head groups, attention and a layer kept": {
+        "gradient_checkpointing": {"save_attention": True, "kept_layers": 1}, "fused_loss": {"chunk_tokens": 64},
+        "fake_parallel": {"groups": 2},
+    },
     "both and head groups": {
         "gradient_checkpointing": {}, "fused_loss": {"chunk_tokens": 64}, "fake_parallel": {"groups": 2},
     },

@@ -29,6 +29,7 @@ ADAPTERS = st.fixed_dictionaries(
         "dropout": st.sampled_from([0.0, 0.1]),
     }
 )
+CHECKPOINTING = st.fixed_dictionaries({"save_attention": st.booleans(), "kept_layers": st.sampled_from([0, 1, 2, 11])})
 
 
 @st.composite
@@ -38,9 +39,12 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     method = draw(st.sampled_from(["full", "lora", "qlora"]))
     if method != "full":
         chosen[method] = draw(ADAPTERS)
-    for name in ("gradient_checkpointing", "packing"):
+    if draw(st.booleans()):
+        chosen["packing"] = {}
+    if draw(st.booleans()):
+        chosen["gradient_checkpointing"] = draw(CHECKPOINTING)
         if draw(st.booleans()):
-            chosen[name] = {}
+            chosen["checkpoint_offload"] = {"kept_layers": draw(st.sampled_from([1, 5]))}
     if draw(st.booleans()):
         chosen["fused_loss"] = {"chunk_tokens": draw(st.sampled_from([1, 256, 1024, 100_000]))}
     degrees = ParallelDegrees(
@@ -133,12 +137,25 @@ def test_each_lever_lowers_what_it_is_for(case: dict[str, Any]) -> None:
     assert quantised.by_part("load")["weights"] < adapted.by_part("load")["weights"]
     # on very short rows the recompute's own temporaries outweigh what it saves
     case = {**case, "max_length": case["max_length"] + 1024}
-    plain = {name: knobs for name, knobs in case["optimizations"].items() if name != "gradient_checkpointing"}
+    levers = ("gradient_checkpointing", "checkpoint_offload")
+    plain = {name: knobs for name, knobs in case["optimizations"].items() if name not in levers}
     kept, recomputed = (
         account_of(**{**case, "optimizations": chosen}).combined.breakdown().peak_bytes
         for chosen in (plain, {**plain, "gradient_checkpointing": {}})
     )
     assert recomputed <= kept
+
+
+@given(cases(), st.sampled_from([1, 4, 100]))
+@PROFILE
+def test_offload_never_raises_what_the_gpu_holds(case: dict[str, Any], kept_layers: int) -> None:
+    without = {name: knobs for name, knobs in case["optimizations"].items() if name != "checkpoint_offload"}
+    without.setdefault("gradient_checkpointing", {})
+    offloaded = {**without, "checkpoint_offload": {"kept_layers": kept_layers}}
+    here, there = (
+        account_of(**{**case, "optimizations": chosen}).combined.bytes_by_instant() for chosen in (without, offloaded)
+    )
+    assert all(there[instant] <= here[instant] for instant in INSTANTS)
 
 
 @given(st.integers(1, 8192), st.sampled_from([1, 2, 4]), st.booleans(), st.booleans())

@@ -59,6 +59,15 @@ def test_gradients_are_bit_for_bit_those_of_plain_checkpointing(others):
     assert all(torch.equal(got[name], want[name]) for name in want)
 
 
+@pytest.mark.parametrize("others", OTHERS.values(), ids=OTHERS)
+def test_a_layer_that_is_not_recomputed_changes_no_bit_and_attends_once(others):
+    setup, loss, got = counted(*others, setting("gradient_checkpointing", save_attention=True, kept_layers=1))
+    plain, want_loss, want = counted(*others, KEEPING)
+    assert loss == want_loss
+    assert all(torch.equal(got[name], want[name]) for name in want)
+    assert setup.attention.kernel.num_forwards == plain.attention.kernel.num_forwards
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_keeps_its_gradients(family):
     _, loss, got = counted(KEEPING, family=family)
@@ -77,8 +86,9 @@ def test_attention_runs_forward_once_instead_of_again_and_again(others, groups):
 
 
 @pytest.mark.parametrize("others", [(), (setting("fake_parallel", groups=3),)])
-def test_nothing_is_left_after_the_backward(others):
-    setup, _, _ = counted(*others, KEEPING)
+@pytest.mark.parametrize("kept_layers", [0, 1])
+def test_nothing_is_left_after_the_backward(others, kept_layers):
+    setup, _, _ = counted(*others, setting("gradient_checkpointing", save_attention=True, kept_layers=kept_layers))
     assert setup.keeper._layers
     assert all(cell._pair is None for layer in setup.keeper._layers for cell in layer)
 

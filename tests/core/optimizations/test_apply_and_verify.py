@@ -121,8 +121,22 @@ class TestGradientCheckpointing:
         setup = tiny_setup(tiny_model(layers=3), setting("gradient_checkpointing"))
         setup.causal_lm.get_decoder().layers[1].gradient_checkpointing = False
         loss_and_gradients(setup, ROW)
-        with pytest.raises(NotActive, match="2 of 3 layers recomputed"):
+        with pytest.raises(NotActive, match="2 of 3 layers recomputed in backward, 3 should"):
             verify_setup(setup, REGISTRY)
+
+    @pytest.mark.parametrize("extra", [(), (setting("lora", rank=2),), (setting("checkpoint_offload"),)])
+    @pytest.mark.parametrize("kept_layers", [1, 2])
+    def test_kept_layers_do_not_recompute_and_change_no_gradient(self, extra, kept_layers):
+        setup = tiny_setup(tiny_model(layers=3), setting("gradient_checkpointing", kept_layers=kept_layers), *extra)
+        loss, got = loss_and_gradients(setup, ROW)
+        assert claims(setup)[len(extra) if extra and extra[0].name == "lora" else 0].startswith(
+            f"{3 - kept_layers} of 3 decoder layers recompute"
+        )
+        without = [s for s in extra if s.name != "checkpoint_offload"]
+        want_loss, want = loss_and_gradients(tiny_setup(tiny_model(layers=3), *without), ROW)
+        assert loss == want_loss
+        assert got.keys() == want.keys()
+        assert all(torch.equal(got[name], want[name]) for name in want)
 
     def test_only_the_layer_inputs_are_saved(self):
         def saved_bytes(*optimizations):
