@@ -64,6 +64,13 @@ def footprint(result: Account, *, expandable_segments: bool) -> Footprint:
     )  # fmt: skip
 
 
+def weights_bytes(result: Account) -> int:
+    """Of the base model on one GPU at the instant that holds most of them."""
+    specs = [spec for spec in result.combined.specs if spec.part == "weights"]
+    instants = {instant for spec in specs for instant in spec.instants}
+    return max((sum(s.bytes for s in specs if instant in s.instants) for instant in instants), default=0)
+
+
 def judge(used: int, upper: int, usable: int) -> Verdict:
     """fits: the upper band stays below 92 % of what is usable. over: the point value exceeds it. tight: between."""
     if used > usable:
@@ -111,6 +118,15 @@ def make_plan(
         seconds_per_step=seconds, tokens_per_second=batch["tokens_per_step"] / seconds, batch=batch,
         issues=(*result.combined.issues, *collect_issues(result.ctx, result.optimizations)),
     )  # fmt: skip
+    if gpu_verdict == "over" and weights_bytes(result) > cluster.gpu.usable_bytes:
+        from planner.floor import floor_issue  # the search plans too
+        from planner.space import Problem
+
+        problem = Problem(
+            config=config, model=model, cluster=cluster, environment=environment, registry=registry,
+            expandable_segments=expandable_segments,
+        )  # fmt: skip
+        plan = replace(plan, issues=(*plan.issues, floor_issue(problem, result)))
     if not alternatives:
         return plan
     from planner.search import recommend  # most plans are made without

@@ -20,9 +20,11 @@ from planner.plan import Footprint, footprint, judge
 from planner.space import Problem, candidates
 from planner.time import step_seconds
 from planner.types import (
+    INSTANTS,
     Alternative,
     ClusterSpec,
     Environment,
+    Instant,
     ModelSpec,
     OptimizationSetting,
     RunConfig,
@@ -42,8 +44,13 @@ class Candidate:
     config: RunConfig
     result: Account
     sizes: Footprint
+    host_bytes: int  # of one node
     verdict: Verdict
     tokens_per_second: float
+
+    @property
+    def peak_instant(self) -> Instant:
+        return max(INSTANTS, key=lambda instant: self.sizes.by_instant[instant])
 
 
 def recommend(
@@ -136,23 +143,27 @@ def largest(holds: Callable[[int], bool], bound: int) -> int:
     return low
 
 
-def price(problem: Problem, config: RunConfig) -> Candidate | None:
-    """Bytes, verdict and speed; None when a check refuses it."""
+def price(problem: Problem, config: RunConfig, *, refuse: bool = True) -> Candidate | None:
+    """Bytes, verdict and speed; None when a check refuses it, unless ``refuse`` is off."""
     optimizations = tuple(problem.built(setting) for setting in config.optimizations)
     ctx = context(config, problem.model, problem.cluster, problem.environment, optimizations)
     # an error that the config at hand has for another reason (its length, say) says nothing about the candidate
-    if any(i.severity == "error" and i.code not in INDEPENDENT_ERRORS for i in collect_issues(ctx, optimizations)):
+    if refuse and any(
+        issue.severity == "error" and issue.code not in INDEPENDENT_ERRORS
+        for issue in collect_issues(ctx, optimizations)
+    ):
         return None
     result = tally(ctx, optimizations, problem.registry, plain=problem.plain(ctx))
-    if result.combined.issues:
+    if refuse and result.combined.issues:
         return None
     sizes = footprint(result, expandable_segments=problem.expandable_segments)
     tokens = (
         config.per_device_train_batch_size * config.max_length * config.parallel.data
         * config.gradient_accumulation_steps
     )  # fmt: skip
+    host = host_bytes(result, sizes.used)
     return Candidate(
-        config=config, result=result, sizes=sizes, verdict=_verdict(problem, result, sizes),
+        config=config, result=result, sizes=sizes, host_bytes=host, verdict=_verdict(problem, result, sizes, host),
         tokens_per_second=tokens / step_seconds(result.ctx, result.combined.work, result.combined.specs),
     )  # fmt: skip
 
@@ -180,9 +191,8 @@ def _distinct(priced: Iterable[Candidate]) -> list[Candidate]:
     return list(seen.values())
 
 
-def _verdict(problem: Problem, result: Account, sizes: Footprint) -> Verdict:
+def _verdict(problem: Problem, result: Account, sizes: Footprint, host: int) -> Verdict:
     gpu = judge(sizes.used, sizes.band[1], problem.cluster.gpu.usable_bytes)
-    host = host_bytes(result, sizes.used)
     others = [judge(host, host, problem.cluster.host_bytes_per_node)]
     if problem.cluster.disk_free_bytes is not None:
         disk = disk_bytes(result)
@@ -194,7 +204,8 @@ def _verdict(problem: Problem, result: Account, sizes: Footprint) -> Verdict:
 
 def _holds(problem: Problem, config: RunConfig) -> bool:
     result = account(config, problem.model, problem.cluster, problem.environment, problem.registry)
-    return _verdict(problem, result, footprint(result, expandable_segments=problem.expandable_segments)) != "over"
+    sizes = footprint(result, expandable_segments=problem.expandable_segments)
+    return _verdict(problem, result, sizes, host_bytes(result, sizes.used)) != "over"
 
 
 def _ranking(problem: Problem, goal: str) -> Callable[[Candidate], tuple[Any, ...]]:
@@ -223,31 +234,33 @@ def _alternative(problem: Problem, candidate: Candidate, best: float) -> Alterna
     sizes, usable = candidate.sizes, problem.cluster.gpu.usable_bytes
     same_method = candidate.config.method == problem.config.method
     if sizes.used > usable:
-        instant = max(sizes.by_instant, key=lambda instant: sizes.by_instant[instant])
-        why = why_not(sizes.used - usable, instant)
+        why = why_not(sizes.used - usable, candidate.peak_instant)
     elif candidate.verdict == "over":
         why = "host memory or disk does not suffice"
     else:
         speed = candidate.tokens_per_second / best if best else 1.0
         why = why_it_fits(sizes.used, usable, speed, candidate.config.optimizations, same_method=same_method)
     return Alternative(
-        optimizations=candidate.config.optimizations, changes=changes_between(problem, candidate.config),
-        verdict=candidate.verdict, used_bytes=sizes.used, tokens_per_second=candidate.tokens_per_second, why=why,
-    )  # fmt: skip
+        optimizations=candidate.config.optimizations,
+        changes=changes_between(problem.registry, problem.config, candidate.config),
+        verdict=candidate.verdict,
+        used_bytes=sizes.used,
+        tokens_per_second=candidate.tokens_per_second,
+        why=why,
+    )
 
 
-def changes_between(problem: Problem, target: RunConfig) -> tuple[tuple[str, Any], ...]:
-    """Preset keys that lead from the config at hand to ``target``; False switches an optimization off."""
-    old, new = problem.config, target
+def changes_between(registry: Registry, old: RunConfig, new: RunConfig) -> tuple[tuple[str, Any], ...]:
+    """Preset keys that lead from one config to the other; False switches an optimization off."""
     before = {setting.name: setting for setting in old.optimizations}
     after = {setting.name: setting for setting in new.optimizations}
     changes: list[tuple[str, Any]] = []
     if old.parallel != new.parallel:
         changes.append(("sequence_parallel", new.parallel.sequence))
-    for name in problem.registry:
+    for name in registry:
         if before.get(name) == after.get(name):
             continue
-        changes.append((name, False if name not in after else preset_value(problem.registry, after[name])))
+        changes.append((name, False if name not in after else preset_value(registry, after[name])))
     if old.optim != new.optim:
         changes.append(("optim", new.optim))
     return tuple(changes)

@@ -1,4 +1,6 @@
-"""Every configuration that the registry and the hardware allow around the one at hand. Called by planner/search.py."""
+"""Every configuration that the registry and the hardware allow around the one at hand. Called by planner/search.py and
+planner/ladder.py.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ class Problem:
     cluster: ClusterSpec
     environment: Environment
     registry: Registry
-    expandable_segments: bool
+    expandable_segments: bool = True
     _built: dict[OptimizationSetting, Optimization] = field(default_factory=dict)
     _plain: dict[tuple[RankShape, str], PlainPath] = field(default_factory=dict)
 
@@ -34,6 +36,10 @@ class Problem:
         if setting not in self._built:
             self._built[setting] = instantiate(setting, self.registry)
         return self._built[setting]
+
+    def is_runnable(self, config: RunConfig) -> bool:
+        """Whether every entry has its trainer's half."""
+        return all(self.registry[setting.name].available for setting in config.optimizations)
 
     def plain(self, ctx: PlanContext) -> PlainPath:
         """Candidates differ in shape and optimizer only, as far as the plain path is concerned."""
@@ -54,21 +60,80 @@ def candidates(problem: Problem) -> Iterator[RunConfig]:
         for name, setting in enabled.items()
         if name not in chosen_elsewhere and not registry[name].searched
     ]  # fmt: skip
-    order = {name: index for index, name in enumerate(registry)}
     combinations = [[s for s in chosen if s is not None] for chosen in product(*switches)]
     for method, degrees in product(_methods(problem, enabled), _degrees(problem)):
-        spread = [
-            _with_knob(registry, name, "degree", degree)
-            for name, degree in zip(SPREAD, (degrees.ulysses, degrees.ring), strict=True)
-            if degree > 1
-        ]
+        spread = _spread(registry, degrees)
         optims = OPTIMS if not method else (config.optim,)
         autocast = config.autocast if method == _own_method(enabled) else _autocast(config, method)
         for groups, optim, chosen in product(_head_groups(problem, degrees), optims, combinations):
-            settings = sorted([*method, *chosen, *untouched, *spread, *groups], key=lambda s: order[s.name])
-            yield replace(
-                config, parallel=degrees, optim=optim, autocast=autocast, optimizations=tuple(settings)
-            )  # fmt: skip
+            settings = _in_order(registry, [*method, *chosen, *untouched, *spread, *groups])
+            yield replace(config, parallel=degrees, optim=optim, autocast=autocast, optimizations=settings)
+
+
+def plainest(problem: Problem) -> RunConfig:
+    """The method at hand over replicas, with nothing that the search could switch off."""
+    config, registry = problem.config, problem.registry
+    kept = [
+        setting
+        for setting in config.optimizations
+        if setting.name in ADAPTERS
+        or not (registry[setting.name].searched or setting.name in (*SPREAD, "fake_parallel"))
+    ]
+    degrees = ParallelDegrees(data=problem.cluster.num_gpus)
+    return replace(config, parallel=degrees, optim=OPTIMS[0], optimizations=_in_order(registry, kept))
+
+
+def by_other_methods(problem: Problem, config: RunConfig) -> Iterator[RunConfig]:
+    """``config`` by each method below that of the config at hand."""
+    enabled = {setting.name: setting for setting in problem.config.optimizations}
+    for method in _methods(problem, enabled)[1:]:
+        kept = [setting for setting in config.optimizations if setting.name not in ADAPTERS]
+        yield replace(
+            config, autocast=_autocast(config, method), optimizations=_in_order(problem.registry, [*kept, *method])
+        )
+
+
+def neighbours(problem: Problem, config: RunConfig, *, planned: bool) -> Iterator[RunConfig]:
+    """What is one decision away: an entry switched on or with other knobs, other degrees, another optimizer.
+
+    ``planned``: entries that cannot be run yet are taken too.
+    """
+    registry = problem.registry
+    enabled = {setting.name: setting for setting in config.optimizations}
+    for name, entry in registry.items():
+        if name in (*ADAPTERS, *SPREAD) or not (entry.available or planned):
+            continue
+        if name == "fake_parallel":
+            options = [groups[0] for groups in _head_groups(problem, config.parallel) if groups]
+        else:
+            own = enabled[name].as_dict() if name in enabled else {}
+            knobs = entry.searched or (() if entry.available else ({},))
+            options = [OptimizationSetting(name=name, knobs=_merged(registry, name, {**own, **k})) for k in knobs]
+        for option in options:
+            if option != enabled.get(name):
+                chosen = {**enabled, name: option}
+                yield replace(config, optimizations=_in_order(registry, list(chosen.values())))
+    for degrees in _degrees(problem):
+        if degrees != config.parallel:
+            kept = [setting for setting in config.optimizations if setting.name not in SPREAD]
+            settings = _in_order(registry, [*kept, *_spread(registry, degrees)])
+            yield replace(config, parallel=degrees, optimizations=settings)
+    if config.method == "full":
+        yield from (replace(config, optim=optim) for optim in OPTIMS if optim != config.optim)
+
+
+def _in_order(registry: Registry, settings: list[OptimizationSetting]) -> tuple[OptimizationSetting, ...]:
+    order = {name: index for index, name in enumerate(registry)}
+    return tuple(sorted(settings, key=lambda setting: order[setting.name]))
+
+
+def _spread(registry: Registry, degrees: ParallelDegrees) -> list[OptimizationSetting]:
+    """The degrees as registry entries; a degree of one is no entry."""
+    return [
+        _with_knob(registry, name, "degree", degree)
+        for name, degree in zip(SPREAD, (degrees.ulysses, degrees.ring), strict=True)
+        if degree > 1
+    ]
 
 
 def _methods(problem: Problem, enabled: dict[str, OptimizationSetting]) -> list[list[OptimizationSetting]]:

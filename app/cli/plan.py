@@ -6,21 +6,23 @@ import argparse
 import json
 import sys
 
-from app.cli.planning_arguments import add_planning_arguments, overrides_of
-from app.services.hardware import parse_cluster
-from app.services.planning import plan_preset, refuse_errors
+from app.cli.planning_arguments import add_memory_limit, add_planning_arguments, cluster_of, overrides_of
+from app.services.planning import ladder_for, plan_preset, refuse_errors
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_planning_arguments(parser)
+    add_memory_limit(parser)
+    parser.add_argument("--ladder", action="store_true", help="what each optimization changes, one after the other")
     parser.add_argument("--json", action="store_true", help="machine-readable, see planner/plan.schema.json")
     parser.add_argument("--explain", action="store_true", help="every term with its formula")
 
 
 def run(args: argparse.Namespace) -> int:
     """0 fits or is tight, 2 bad input, 3 does not fit."""
-    cluster = parse_cluster(args.gpu) if args.gpu else None
-    planned = plan_preset(args.preset, overrides_of(args), cluster=cluster, alternatives=True)
+    if args.ladder:
+        return _print_ladder(args)
+    planned = plan_preset(args.preset, overrides_of(args), cluster=cluster_of(args), alternatives=True)
     refuse_errors(planned.plan)
     if args.json:
         from planner.plan_json import plan_to_dict
@@ -32,3 +34,17 @@ def run(args: argparse.Namespace) -> int:
 
         print(plan_text(planned.plan, explain=args.explain))
     return 3 if planned.plan.verdict == "over" else 0
+
+
+def _print_ladder(args: argparse.Namespace) -> int:
+    """0 when a rung that can be run fits, 3 when none does."""
+    from app.views.ladder_view import ladder_dict, ladder_text
+
+    planned = plan_preset(args.preset, overrides_of(args), cluster=cluster_of(args))
+    ladder = ladder_for(planned.resolved)
+    if args.json:
+        json.dump(ladder_dict(planned.plan, ladder), sys.stdout, indent=2)
+        print()
+    else:
+        print(ladder_text(planned.plan, ladder))
+    return 0 if ladder.first_that_fits is not None else 3

@@ -1,11 +1,13 @@
-"""The arguments that plan, fit and train share: a preset, overrides, and hardware."""
+"""The arguments that plan, fit, rehearse and train share: a preset, overrides, and hardware."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from app.services.presets import parse_override
+from app.services.hardware import parse_bytes, parse_cluster, preset_cluster, with_memory_limit
+from app.services.presets import load_preset, parse_override
+from planner.types import ClusterSpec
 
 
 def add_planning_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,3 +19,16 @@ def add_planning_arguments(parser: argparse.ArgumentParser) -> None:
 
 def overrides_of(args: argparse.Namespace) -> dict[str, Any]:
     return dict(parse_override(text) for text in args.overrides)
+
+
+def add_memory_limit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--memory-limit", metavar="SIZE", help="plan as if each GPU had no more than this, as 5.8GB")
+
+
+def cluster_of(args: argparse.Namespace) -> ClusterSpec | None:
+    """The hardware that was asked for; None leaves it to the preset. Raises: ConfigError."""
+    cluster = parse_cluster(args.gpu) if args.gpu else None
+    if args.memory_limit is None:
+        return cluster
+    cluster = cluster or preset_cluster(load_preset(args.preset).hardware)
+    return with_memory_limit(cluster, parse_bytes(args.memory_limit))

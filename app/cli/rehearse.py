@@ -7,7 +7,8 @@ import json
 import sys
 
 from app.cli.planning_arguments import add_planning_arguments, overrides_of
-from app.services.rehearse import limit_of_gpu, parse_bytes, rehearse_preset
+from app.services.hardware import parse_bytes
+from app.services.rehearse import limit_of_gpu, rehearse_preset
 from app.views.rehearsal_view import rehearsal_dict, rehearsal_text
 
 

@@ -84,6 +84,20 @@ def preset_cluster(hardware: Mapping[str, Any]) -> ClusterSpec:
     return cluster
 
 
+def parse_bytes(text: str) -> int:
+    """``24GB`` is 24 * 10^9, ``22.5GiB`` is 22.5 * 2^30. Raises: ConfigError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(K|M|G|T)(i?)B\s*", text, re.IGNORECASE)
+    if match is None:
+        raise ConfigError(f"{text!r} is no amount of memory.", why="It is a number and a unit.", fix="Write 24GB.")
+    power = 1 + "KMGT".index(match[2].upper())
+    return int(float(match[1]) * (1024**power if match[3] else 1000**power))
+
+
+def with_memory_limit(cluster: ClusterSpec, limit_bytes: int) -> ClusterSpec:
+    """The same hardware, of whose devices a process may use no more than ``limit_bytes`` in all."""
+    return replace(cluster, gpu=replace(cluster.gpu, usable_bytes=limit_bytes))
+
+
 def cpu_cluster(num_processes: int) -> ClusterSpec:
     """Training processes on this host: each may use its share of the memory that is free now."""
     import psutil

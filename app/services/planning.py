@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.services.hardware import cpu_cluster, detect_cluster, detect_gpus, parse_cluster
 from app.services.presets import load_preset
@@ -13,6 +13,9 @@ from core.optimizations import REGISTRY
 from planner.errors import ConfigError
 from planner.plan import make_plan
 from planner.types import Alternative, ClusterSpec, Plan, Preset
+
+if TYPE_CHECKING:
+    from planner.ladder import Ladder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,14 @@ def recommend_for(resolved: Resolved, *, goal: str = "fastest", limit: int = 8) 
     from planner.search import recommend
 
     return recommend(**_planner_inputs(resolved), goal=goal, limit=limit)
+
+
+def ladder_for(resolved: Resolved) -> Ladder:
+    """From the plain method to the least that this hardware needs, one decision a rung."""
+    from planner.ladder import climb
+    from planner.space import Problem
+
+    return climb(Problem(**_planner_inputs(resolved)))
 
 
 def longest_length_for(resolved: Resolved) -> int:

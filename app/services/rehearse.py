@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import statistics
 import subprocess
 import tempfile
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from app.services.calibration import store_calibration
-from app.services.hardware import find_gpu
+from app.services.hardware import find_gpu, with_memory_limit
 from app.services.models import local_folder
 from app.services.planning import Planned, cluster_for_launch, plan_preset, plan_resolved, refuse_errors
 from app.services.presets import load_preset
@@ -106,24 +105,13 @@ def rehearse_preset(
     return _result(planned, answers)
 
 
-def parse_bytes(text: str) -> int:
-    """``24GB`` is 24 * 10^9, ``22.5GiB`` is 22.5 * 2^30. Raises: ConfigError."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(K|M|G|T)(i?)B\s*", text, re.IGNORECASE)
-    if match is None:
-        raise ConfigError(f"{text!r} is no amount of memory.", why="It is a number and a unit.", fix="Write 24GB.")
-    power = 1 + "KMGT".index(match[2].upper())
-    return int(float(match[1]) * (1024**power if match[3] else 1000**power))
-
-
 def limit_of_gpu(name: str) -> int:
     """What a process may use of a card of the catalog. Raises: ConfigError with the nearest names."""
     return find_gpu(name).usable_bytes
 
 
 def _under_limit(planned: Planned, limit_bytes: int) -> Planned:
-    cluster = planned.resolved.cluster
-    smaller = replace(cluster, gpu=replace(cluster.gpu, usable_bytes=limit_bytes))
-    resolved = with_cluster(planned.resolved, smaller)
+    resolved = with_cluster(planned.resolved, with_memory_limit(planned.resolved.cluster, limit_bytes))
     return replace(planned, resolved=resolved, plan=plan_resolved(resolved))
 
 

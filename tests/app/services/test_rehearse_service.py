@@ -7,7 +7,8 @@ import json
 import pytest
 
 from app.services.calibration import calibration_file, read_calibrations
-from app.services.rehearse import parse_bytes, rehearse_preset
+from app.services.hardware import parse_bytes
+from app.services.rehearse import rehearse_preset
 from app.views.rehearsal_view import _line, rehearsal_dict, rehearsal_text
 from planner.errors import ConfigError
 from planner.types import Preset
