@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from planner.catalog.prices import DOLLARS_PER_HOUR
 from planner.types import GpuSpec
 
 MIB = 1024**2
@@ -26,6 +27,7 @@ def _gpu(
         compute_capability=capability, gemm_flops=gemm * 1e12, fp32_flops=fp32 * 1e12,
         attention_flops=attention * 1e12,
         memory_bytes_per_s=memory * 1e9, pcie_bytes_per_s=pcie * 1e9, link_bytes_per_s=link * 1e9,
+        dollars_per_hour=DOLLARS_PER_HOUR.get(name),
     )  # fmt: skip
 
 
