@@ -85,6 +85,11 @@ class BatchPlan:
         """Micro-batch ``index`` of this rank as one row."""
         return build_row(self.store, self.sample_ids(epoch, index))
 
+    @property
+    def longest_sample(self) -> int:
+        """Tokens of it."""
+        return int(self._lengths.max())
+
     def longest(self, epoch: int = 0) -> int:
         """Index of this rank's micro-batch with the most tokens: what a preflight step should run."""
         totals = [

@@ -23,6 +23,10 @@ class LongestRows:
     def num_micro_batches(self, epoch: int = 0) -> int:
         return self.rows_per_epoch
 
+    @property
+    def longest_sample(self) -> int:
+        return self.max_length
+
     def row(self, epoch: int, index: int) -> Row:
         generator = torch.Generator().manual_seed(1 + index + self.rows_per_epoch * (self.data_rank + 1000 * epoch))
         length, samples = self.max_length, self.samples_per_row

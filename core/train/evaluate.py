@@ -36,7 +36,7 @@ def evaluate(setup: TrainingSetup, batches: BatchPlan) -> Evaluation:
 
     Collective: every rank of the world.
     """
-    edges = position_edges(int(batches.store.lengths.max()))
+    edges = position_edges(batches.longest_sample)
     own_loss, losses = setup.loss, PositionLoss(setup.loss, edges, setup.device)
     setup.model.eval()
     setup.loss = losses
