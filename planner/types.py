@@ -211,7 +211,7 @@ class RunConfig:
     keep_best: bool = False  # never delete the checkpoint with the lowest evaluation loss
     report_to: tuple[str, ...] = ()
     deterministic: bool = False
-    engine: Literal["module"] = "module"
+    engine: Literal["module", "layer"] = "module"  # who computes a decoder layer: transformers' module, or core/layer
 
     @property
     def method(self) -> Method:

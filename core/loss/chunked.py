@@ -65,7 +65,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         with torch.autocast(hidden_Ld.device.type, enabled=False):  # operands have their dtype already
             for index_c in target_index_N.split(chunk_tokens) if target_index_N.numel() else ():
                 hidden_cd, labels_c1 = hidden_Ld[index_c], labels_L[index_c, None]
-                logits_cV = _wide_matmul(hidden_cd, head_Vd.t())
+                logits_cV = wide_matmul(hidden_cd, head_Vd.t())
                 lse_c1 = logits_cV.logsumexp(-1, keepdim=True)
                 loss += (lse_c1 - logits_cV.gather(1, labels_c1)).sum()
                 if not (wants_dhidden or wants_dhead):
@@ -77,7 +77,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 if dhidden_Ld is not None:
                     dhidden_Ld[index_c] = dlogits_cV @ head_Vd
                 if dhead_Vd is not None:
-                    dhead_Vd += _wide_matmul(dlogits_cV.t(), hidden_cd)
+                    dhead_Vd += wide_matmul(dlogits_cV.t(), hidden_cd)
         ctx.dhidden, ctx.dhead, ctx.head_dtype = dhidden_Ld, dhead_Vd, head_Vd.dtype
         return loss
 
@@ -94,7 +94,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return dhidden_Ld, dhead_Vd, None, None, None, None, None
 
 
-def _wide_matmul(a: Tensor, b: Tensor) -> Tensor:
+def wide_matmul(a: Tensor, b: Tensor) -> Tensor:
     """a @ b in ``wide_dtype``, without a wide copy of the operands: CUDA GEMMs of 16-bit operands write float32."""
     wide = wide_dtype(a.dtype)
     if a.device.type == "cuda" and a.dtype != wide:

@@ -16,6 +16,7 @@ from core.optimizations.flash_attention import FlashAttention
 from core.parallel.mesh import Mesh
 from core.train.setup import TrainingSetup
 from planner.errors import ConfigError
+from planner.layer_policy import CARRIED_OUT
 from planner.optimization import Optimization, Registry, instantiate
 from planner.types import ModelSpec, RunConfig
 
@@ -49,7 +50,12 @@ def build_setup(
     if config.optimization(FlashAttention.name) is None:
         enabled = _in_order([*enabled, FlashAttention()])  # every run chooses a kernel
     for optimization in enabled:
-        optimization.apply(setup)
+        if not _is_carried_out_by_layers(optimization, config):
+            optimization.apply(setup)
+    if config.engine == "layer":
+        from core.layer.engine import LayerEngine  # most runs of other families do without
+
+        setup.layer_engine = LayerEngine(setup)
     return setup
 
 
@@ -59,12 +65,21 @@ def verify_setup(setup: TrainingSetup, registry: Registry) -> tuple[Evidence, ..
     Raises:
         NotActive: the first one that is not, with the reason.
     """
-    return tuple(optimization.verify(setup) for optimization in enabled_optimizations(setup.config, registry))
+    engine = () if setup.layer_engine is None else setup.layer_engine.evidence()
+    return *engine, *(
+        optimization.verify(setup)
+        for optimization in enabled_optimizations(setup.config, registry)
+        if not _is_carried_out_by_layers(optimization, setup.config)
+    )
 
 
 def enabled_optimizations(config: RunConfig, registry: Registry) -> list[Optimization]:
     """In the order in which they are applied."""
     return _in_order([instantiate(setting, registry) for setting in config.optimizations])
+
+
+def _is_carried_out_by_layers(optimization: Optimization, config: RunConfig) -> bool:
+    return config.engine == "layer" and optimization.name in CARRIED_OUT
 
 
 def _in_order(optimizations: list[Optimization]) -> list[Optimization]:

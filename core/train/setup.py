@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from core.attention.kept import AttentionKeeper
     from core.attention.sequence import SequenceAttention
+    from core.layer.engine import LayerEngine
     from core.loss.head_loss import HeadLoss
     from core.model.liger_ops import LigerOps
     from core.offload.layer_inputs import LayerInputs
@@ -34,6 +35,7 @@ class TrainingSetup:
     keeper: AttentionKeeper | None = None  # attention outputs kept from a layer's forward to its recompute
     layer_inputs: LayerInputs | None = None  # inputs of checkpointed layers, when they wait in host memory
     liger: LigerOps | None = None  # modules that compute in Liger's kernels
+    layer_engine: LayerEngine | None = None  # decoder layers by hand-written forwards and backwards
     packing: bool = False  # several samples share a row of max_length
     undo: list[Callable[[], None]] = field(default_factory=list)  # patches to take back, last first
     counts: Counter[str] = field(default_factory=Counter)  # what really happened, for ``verify``: "rows", "samples"

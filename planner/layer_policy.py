@@ -1,0 +1,77 @@
+"""`engine: layer`: what each decoder layer keeps, and in which pieces it works.
+
+Both the planner (planner/parts/layer_engine.py) and the trainer (core/layer) read it from here, so that the trainer
+does exactly what the plan says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.types import ModelSpec, RunConfig
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # whose decoder layers the engine knows, by model_type
+# optimizations that the engine carries out itself
+CARRIED_OUT = ("gradient_checkpointing", "checkpoint_offload", "fake_parallel", "tiled_mlp", "liger")
+TILE_TOKENS = 8192  # rows of the MLP at a time, unless tiled_mlp says otherwise: enough to fill a large GPU
+TILE_MULTIPLE = 64  # tiles end on such rows where there are enough: whole tiles of a matrix product
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerPolicy:
+    """Of one layer."""
+
+    head_groups: int = 1  # attention runs by groups of KV heads
+    mlp_tiles: int = 1  # what is behind attention runs in tiles of rows
+    keeps_attention: bool = False  # output and log-sum-exp, from forward to backward
+    keeps_products: bool = False  # all that a matrix product made: nothing but norms, RoPE and SwiGLU is recomputed
+    offloads: bool = False  # what is kept waits in host memory
+
+
+def layer_policies(config: RunConfig, model: ModelSpec) -> tuple[LayerPolicy, ...]:
+    """Of every layer, the first one first."""
+    checkpointing = config.optimization("gradient_checkpointing")
+    knobs = checkpointing.as_dict() if checkpointing else {}
+    num_layers = model.num_layers
+    first_whole = num_layers - knobs.get("kept_layers", 0) if checkpointing else 0
+    offload, groups = config.optimization("checkpoint_offload"), config.optimization("fake_parallel")
+    num_offloaded = max(0, num_layers - offload.as_dict()["kept_layers"]) if offload else 0
+    return tuple(
+        LayerPolicy(
+            head_groups=groups.as_dict()["groups"] if groups else 1,
+            mlp_tiles=mlp_tiles(config),
+            keeps_attention=bool(knobs.get("save_attention")) or layer >= first_whole,
+            keeps_products=layer >= first_whole,
+            offloads=layer < num_offloaded,
+        )
+        for layer in range(num_layers)
+    )
+
+
+def mlp_tiles(config: RunConfig) -> int:
+    tiled = config.optimization("tiled_mlp")
+    if tiled is not None:
+        return int(tiled.as_dict()["tiles"])
+    return -(-config.per_device_train_batch_size * config.max_length // TILE_TOKENS)
+
+
+def tile_bounds(num_rows: int, tiles: int) -> list[tuple[int, int]]:
+    """(start, end) of each tile of rows; fewer than ``tiles`` where that fills them."""
+    size = -(-num_rows // tiles)
+    if size >= TILE_MULTIPLE:
+        size = -(-size // TILE_MULTIPLE) * TILE_MULTIPLE
+    return [(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]
+
+
+def layer_engine_obstacle(config: RunConfig, model: ModelSpec) -> str | None:
+    """Why `engine: layer` cannot run this; None when it can."""
+    adapters = config.optimization("lora") or config.optimization("qlora")
+    if model.family not in FAMILIES:
+        return f"its layers are those of {', '.join(FAMILIES)}, and this model is {model.family}"
+    if adapters is None:
+        return "it trains adapters over frozen weights (lora or qlora), and this run trains every weight"
+    if adapters.as_dict()["dropout"] > 0:
+        return f"it recomputes without random numbers, and {adapters.name}.dropout is {adapters.as_dict()['dropout']}"
+    if config.parallel.sequence > 1:
+        return f"it holds whole rows, and this run spreads each over {config.parallel.sequence} ranks"
+    return None
