@@ -160,7 +160,8 @@ class OptimizationSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
-    train: tuple[str, ...]  # paths or ids, each may end in "#n"
+    train: tuple[str, ...]  # paths or ids, each may end in "#n" or "#n%"
+    weights: tuple[tuple[str, Any], ...] = ()  # entry of train -> its share of the rows (core/data/mixture.py)
     eval: tuple[str, ...] = ()
     eval_fraction: float = 0.0  # taken from train when eval is empty
     shape: str = "auto"  # auto | messages | alpaca | text | ... (core/data/shapes.py)
@@ -315,6 +316,10 @@ class Alternative:
     used_bytes: int
     tokens_per_second: float
     why: str
+    peak_instant: Instant | None = None
+    missing_bytes: int = 0  # on the GPU at the peak, in host memory or on the disk, as ``why`` says; 0 when it fits
+    share_of_best: float = 1.0  # of the speed of the fastest that fits
+    dollars_per_million_tokens: float | None = None  # None: the GPU has no price
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

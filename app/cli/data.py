@@ -5,30 +5,37 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import replace
 from typing import Any
 
 from app.services.planning import plan_preset
 from app.services.prepare_data import PreparedData, prepare_data, prepare_sources
-from app.services.presets import preset_names
+from app.services.preset_keys import RUN_KEYS, check_keys, check_value
+from app.services.presets import merge_overrides, parse_override, preset_names
+from app.services.resolve import data_config
 from app.views.data_report import data_report_text, progress_words
 from core.data.report import DataRefused
 from planner.errors import ConfigError
-from planner.types import DataConfig
 
 DEFAULT_MAX_LENGTH = 8192
+_RUN_KEYS = {key.name: key for key in RUN_KEYS}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="PRESET_OR_FILE", help="a preset, or data: a file, folder, glob, file#500")
+    parser.add_argument("sources", nargs="+", metavar="PRESET_OR_FILE",
+                        help="a preset, or data: files, folders, globs, file#500, hub ids")  # fmt: skip
     parser.add_argument("--model", help="whose tokenizer and chat template are used; needed for a file")
     parser.add_argument("--max-length", type=int, metavar="N", help=f"tokens of a row (a file: {DEFAULT_MAX_LENGTH})")
+    parser.add_argument("--weight", action="append", default=[], metavar="SET=SHARE", dest="weights",
+                        help="a set's share of the rows, for each of several sets (repeatable)")  # fmt: skip
     parser.add_argument("--shape", help="of the rows, when it should not be detected")
     parser.add_argument("--column", action="append", default=[], metavar="OURS=THEIRS", dest="columns",
                         help="a column under another name, such as response=antwort (repeatable)")  # fmt: skip
     parser.add_argument("--over-length", choices=("drop", "truncate_left", "truncate_right", "split"))
     parser.add_argument("--on-bad-row", choices=("stop", "skip"))
-    parser.add_argument("--rows", type=int, default=3, metavar="N", help="show the first N rows with targets marked")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides",
+                        help="another preset key, such as data.train_on=last (repeatable)")  # fmt: skip
+    parser.add_argument("--rows", type=_count, default=3, metavar="N",
+                        help="show the first N rows with targets marked")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="the report, machine-readable")
 
 
@@ -44,32 +51,54 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _prepare(args: argparse.Namespace) -> PreparedData:
-    given = {"shape": args.shape, "over_length": args.over_length, "on_bad_row": args.on_bad_row}
-    choices: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if args.columns:
-        choices["columns"] = tuple(_column(text) for text in args.columns)
-    if args.source in preset_names() or args.source.endswith((".yaml", ".yml")):
-        overrides = {"model": args.model, "max_length": args.max_length}
-        planned = plan_preset(args.source, {key: value for key, value in overrides.items() if value is not None})
-        config = planned.resolved.config
-        return prepare_data(replace(config, data=replace(config.data, **choices)), on_progress=_show_progress)
-    if args.model is None:
+    given = {
+        "model": args.model,
+        "max_length": args.max_length,
+        "data.shape": args.shape,
+        "data.over_length": args.over_length,
+        "data.on_bad_row": args.on_bad_row,
+        "data.columns": dict(_pair(text, "--column response=antwort") for text in args.columns) or None,
+        "data.weights": dict(_weight(text) for text in args.weights) or None,
+    }
+    overrides = {key: value for key, value in given.items() if value is not None}
+    overrides |= dict(parse_override(text) for text in args.overrides)
+    first = args.sources[0]
+    if len(args.sources) == 1 and (first in preset_names() or first.endswith((".yaml", ".yml"))):
+        return prepare_data(plan_preset(first, overrides).resolved.config, on_progress=_show_progress)
+    values = merge_overrides({"max_length": DEFAULT_MAX_LENGTH, "data": {"train": args.sources}}, overrides)
+    check_keys(values, ("model", "max_length", "seed", "data"), where="longfit data FILE")
+    if values.get("model") is None:
         raise ConfigError(
-            f"Whose tokenizer should read {args.source}?",
-            why=f"{args.source!r} is not a preset, and lengths depend on the model.",
-            fix=f"longfit data {args.source} --model Qwen/Qwen2.5-7B-Instruct",
+            f"Whose tokenizer should read {first}?",
+            why=f"{first!r} is not a preset, and lengths depend on the model.",
+            fix=f"longfit data {first} --model Qwen/Qwen2.5-7B-Instruct",
         )
-    return prepare_sources(
-        DataConfig(train=(args.source,), **choices), model=args.model, max_length=args.max_length or DEFAULT_MAX_LENGTH,
-        on_progress=_show_progress,
-    )  # fmt: skip
+    run = {
+        name: check_value(_RUN_KEYS[name], values.get(name), where="longfit data") for name in ("max_length", "seed")
+    }
+    data = data_config(values["data"], where="data")
+    return prepare_sources(data, model=str(values["model"]), **run, on_progress=_show_progress)
 
 
-def _column(text: str) -> tuple[str, str]:
-    ours, found, theirs = text.partition("=")
-    if not found or not ours or not theirs:
-        raise ConfigError(f"--column {text} names no pair.", fix="Write --column OURS=THEIRS, e.g. response=antwort.")
-    return ours, theirs
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows")
+    return int(text)
+
+
+def _pair(text: str, example: str) -> tuple[str, str]:
+    name, found, value = text.rpartition("=")
+    if not found or not name or not value:
+        raise ConfigError(f"{text!r} names no pair.", fix=f"Write it as in {example}.")
+    return name, value
+
+
+def _weight(text: str) -> tuple[str, float]:
+    name, share = _pair(text, example := "--weight chat.jsonl=0.7")
+    try:
+        return name, float(share)
+    except ValueError:
+        raise ConfigError(f"--weight {text}: {share!r} is not a number.", fix=f"Write it as in {example}.") from None
 
 
 def _print(report: dict[str, Any], args: argparse.Namespace, error: DataRefused | None = None) -> None:

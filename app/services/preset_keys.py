@@ -78,6 +78,8 @@ RUN_KEYS: tuple[PresetKey, ...] = (
 
 DATA_KEYS: tuple[PresetKey, ...] = (
     PresetKey(name="train", kind="texts", help="files, folders or ids; `name#500` samples 500 rows", required=True),
+    PresetKey(name="weights", kind="mapping", default={},
+              help="{entry of train: its share of the rows}, e.g. {chat.jsonl: 0.7, docs/: 0.3}"),
     PresetKey(name="eval", kind="texts", default=(), help="held-out files"),
     PresetKey(name="eval_fraction", kind="float", default=0.0, minimum=0, maximum=0.5,
               help="share of the training rows held out when eval is empty"),

@@ -60,7 +60,7 @@ def resolve(
         name=preset.name,
         model=location,
         autocast=_needs_autocast(run["dtype"], settings) if autocast is None else autocast,
-        data=_data(run.pop("data"), where=where),
+        data=data_config(run.pop("data"), where=f"{where}: data"),
         rope_scaling=tuple(sorted((run.pop("rope_scaling") or {}).items())),
         parallel=degrees,
         optimizations=tuple(settings),
@@ -128,13 +128,16 @@ def _needs_autocast(dtype: str, settings: list[OptimizationSetting]) -> bool:
     return dtype != "float32" and adapters is not None and adapters.as_dict()["adapter_dtype"] == "float32"
 
 
-def _data(given: Mapping[str, Any], *, where: str) -> DataConfig:
-    where = f"{where}: data"
+def data_config(given: Mapping[str, Any], *, where: str) -> DataConfig:
+    """The data keys of a preset. Raises: ConfigError for an unknown key or a value of the wrong type."""
     check_keys(given, [key.name for key in DATA_KEYS], where=where)
     if not given.get("train"):
         raise ConfigError(f"{where}: the key 'train' is missing.", why="It names the files to train on.")
     values = {key.name: check_value(key, given.get(key.name), where=where) for key in DATA_KEYS}
-    return DataConfig(**values | {"columns": tuple(sorted(values["columns"].items()))})
+    mappings = {
+        name: tuple(sorted((str(key), value) for key, value in values[name].items())) for name in ("weights", "columns")
+    }  # fmt: skip
+    return DataConfig(**values | mappings)
 
 
 def with_cluster(resolved: Resolved, cluster: ClusterSpec) -> Resolved:

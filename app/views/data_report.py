@@ -77,6 +77,21 @@ def file_rows(part: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     ]
 
 
+def set_rows(part: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    """(set, its weight, rows given, tokens given with their share), in the order of the preset."""
+    total = max(1, part["tokens"]["kept"])
+    return [
+        (
+            item["spec"],
+            "" if item["weight"] is None else f"weight {format_share(item['weight'])}",
+            f"{format_count(item['rows'])} rows"
+            + ("" if item["available"] is None else f" of {format_count(item['available'])}"),
+            f"{format_count(item['tokens'])} tokens ({format_share(item['tokens'] / total)})",
+        )
+        for item in part["sets"]
+    ]
+
+
 def preview_lines(row: Mapping[str, Any]) -> list[str]:
     """One row as the model sees it; lines that begin with ``>`` are to be predicted."""
     tokens, targets = format_count(row["tokens"]), format_count(row["targets"])
@@ -134,7 +149,9 @@ def data_report_text(
 def _part_text(name: str, part: Mapping[str, Any], ascii_only: bool, with_problems: bool) -> str:
     shapes = ", ".join(f"{format_count(count)} {shape}" for shape, count in part["shapes"].items())
     lines = [f"{name}: {shapes or 'no row understood'}", *_columns(fate_rows(part))]
-    if len(part["files"]) > 1:
+    if len(part["sets"]) > 1:
+        lines += [f"{format_count(len(part['sets']))} sets", *_columns(set_rows(part), align=(str.ljust,) * 4)]
+    if len(part["files"]) > max(1, len(part["sets"])):  # the table of sets names each file already
         lines += [f"{format_count(len(part['files']))} files", *_columns(file_rows(part))]
         lines += ["  ..."] if len(part["files"]) > _MAX_FILES else []
     if part["lengths"]["max"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from core.data.mixture import Draw, draw_rows
 from core.data.over_length import fit_length
-from core.data.report import Tally, refusal
+from core.data.report import SetTally, Tally, refusal
 from core.data.shapes import Example, RowError, read_row, texts_of
 from core.data.sources import Source
 from core.data.store import StoreWriter, TokenStore
@@ -51,18 +52,23 @@ class Intake:
         self._read_bytes = 0
         self._special = re.compile("|".join(map(re.escape, tokenizer.special_tokens)) or r"(?!)")
 
-    def run(self, sources: Sequence[Source], path: Path, *, packing: bool) -> tuple[TokenStore, dict[str, Any]]:
-        """The store at ``path`` and its report (``packing`` words it only).
+    def run(
+        self, sources: Sequence[Source], path: Path, *, packing: bool, weights: Mapping[str, float] | None = None
+    ) -> tuple[TokenStore, dict[str, Any]]:
+        """The store at ``path`` and its report (``packing`` words it only); ``weights`` as in core/data/mixture.py.
 
         Raises:
             DataRefused: bad rows under on_bad_row "stop", or no usable row.
             ConfigError: no row at all.
         """
+        draws = draw_rows(sources, weights or {}, self.seed)
+        self.tally.sets = [_set_tally(source.spec, draw, weights or {}) for source, draw in zip(sources, draws)]
         self._names = [part.name for source in sources for part in source.parts]
+        self._sets = [tally for source, tally in zip(sources, self.tally.sets) for _ in source.parts]  # of each part
         self._total_bytes = sum(source.size_bytes for source in sources)
         with StoreWriter(path) as self._writer, ThreadPoolExecutor(max_workers=1) as other_thread:
             waiting: tuple[list[Waiting], list[Layout | RowError], Future[dict[int, Any]]] | None = None
-            for batch in _batches(self._examples(sources)):
+            for batch in _batches(self._examples(sources, draws)):
                 layouts = self.tokenizer.lay_out([example for *_, example, _ in batch], self.data.train_on)
                 encodings = other_thread.submit(self.tokenizer.encode, layouts)  # while this thread reads and renders
                 if waiting is not None:
@@ -102,25 +108,23 @@ class Intake:
             share = self._read_bytes / self._total_bytes if self._total_bytes else None
             self.progress(self.tally.read, self._names[batch[-1][0]], share)
 
-    def _examples(self, sources: Sequence[Source]) -> Iterator[Waiting]:
+    def _examples(self, sources: Sequence[Source], draws: Sequence[Draw]) -> Iterator[Waiting]:
         first, columns, before = 0, dict(self.data.columns), 0
 
         def watch(read_bytes: int) -> None:
             self._read_bytes = before + read_bytes
 
-        for source in sources:
-            copies = source.draw(self.seed)
-            if copies is not None and (wanted := int(copies.sum())) > len(copies):
-                self.tally.remarks.append(f"{source.spec} takes {wanted:,} rows from {len(copies):,}: rows repeat.")
+        for source, draw in zip(sources, draws):
             for suffix, count in source.passed_over.most_common():
                 self.tally.remarks.append(f"{source.spec}: {count:,} files of kind {suffix} are not read.")
-            for at, record in source.records(copies, watch):
+            for at, record in source.records(draw.copies, watch):
                 part, line = first + at, record.line
                 name = self._names[part]
                 if record.kind == "blank":
                     self.tally.saw_blank_line(name)
                     continue
                 self.tally.saw(name)
+                self._sets[part].rows += 1
                 if record.kind == "bad":
                     self.tally.refuse(name, line, "unreadable", record.problem)
                     continue
@@ -177,7 +181,8 @@ class Intake:
         self.tally.settle(fate, len(tokens), f"{name}:{line}")
         key = int.from_bytes(hashlib.blake2b(tokens.tobytes(), digest_size=8).digest(), "little")
         for piece_tokens, piece_targets in useful:
-            self._writer.add(piece_tokens, piece_targets, source=part, line=line)
+            num_targets = self._writer.add(piece_tokens, piece_targets, source=part, line=line)
+            self._sets[part].keep(len(piece_tokens), num_targets)
             self.row_keys.append(key)
         if useful and len(self.preview) < PREVIEW_ROWS:
             self.preview.append(self._show(f"{name}:{line}", shape, *useful[0]))
@@ -209,6 +214,11 @@ def _batches(examples: Iterator[Waiting]) -> Iterator[list[Waiting]]:
             batch, characters = [], 0
     if batch:
         yield batch
+
+
+def _set_tally(spec: str, draw: Draw, weights: Mapping[str, float]) -> SetTally:
+    weight = weights[spec] / sum(weights.values()) if weights else None
+    return SetTally(spec=spec, weight=weight, available=draw.available, left_out=draw.left_out)
 
 
 def _why_no_target(targets: np.ndarray, max_length: int, fate: str) -> str:

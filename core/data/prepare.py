@@ -29,6 +29,7 @@ import numpy as np
 
 from core.data.holdout import hold_out
 from core.data.intake import Intake, Progress
+from core.data.mixture import check_weights
 from core.data.shapes import known_columns, known_shapes
 from core.data.sources import Source, open_source
 from core.data.store import TokenStore
@@ -36,7 +37,7 @@ from core.data.tokenizer import RowTokenizer, fingerprint, tokenizer_folder
 from planner.errors import ConfigError, LongfitError
 from planner.types import DataConfig
 
-VERSION = 1  # raise it when the same input would give other tokens or another report
+VERSION = 2  # raise it when the same input would give other tokens or another report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +118,8 @@ def _write(
         if sources:
             intake = Intake(data, tokenizer, max_length=request.max_length, seed=request.seed, progress=progress)
             path = work / ("whole" if splits else name)
-            stores[name], reports[name] = intake.run(sources, path, packing=request.packing)
+            weights = dict(data.weights) if name == "train" else {}
+            stores[name], reports[name] = intake.run(sources, path, packing=request.packing, weights=weights)
             keys[name] = np.array(intake.row_keys, dtype=np.uint64)
     if splits:
         whole = stores["train"]
@@ -151,10 +153,11 @@ def _publish(work: Path, target: Path) -> None:
 
 
 def check_settings(data: DataConfig, max_length: int) -> None:
-    """Raises: ConfigError for an unknown shape or column, or an overlap that leaves no room."""
+    """Raises: ConfigError for an unknown shape or column, weights that do not fit, an overlap that leaves no room."""
     _check_known("shape", data.shape, ["auto", *known_shapes()])
     for ours, _ in data.columns:
         _check_known("column", ours, list(known_columns()))
+    check_weights(data.train, dict(data.weights))
     if not 1 <= data.split_overlap < max_length:
         raise ConfigError(
             f"data: split_overlap is {data.split_overlap}.",

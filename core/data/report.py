@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,34 @@ class DataRefused(ConfigError):
         self.report = report
 
 
+@dataclass(slots=True, kw_only=True)
+class SetTally:
+    """One entry of ``data.train`` or ``data.eval``: what it gave."""
+
+    spec: str
+    weight: float | None = None  # its share of the rows, 0..1; None: without weights
+    available: int | None = None  # records it holds, where they were counted
+    left_out: int = 0  # rows not taken because of the weights
+    rows: int = 0  # taken, good and bad
+    samples: int = 0
+    tokens: int = 0
+    targets: int = 0
+
+    def keep(self, num_tokens: int, num_targets: int) -> None:
+        self.samples += 1
+        self.tokens += num_tokens
+        self.targets += num_targets
+
+    def remarks(self) -> list[str]:
+        remarks = []
+        if self.available is not None and self.rows > self.available:
+            remarks.append(f"{self.spec} takes {self.rows:,} rows from {self.available:,}: rows repeat.")
+        if self.left_out:
+            whole = self.rows + self.left_out
+            remarks.append(f"{self.spec} gives {self.rows:,} of {whole:,} rows, its weight is {self.weight:.1%}.")
+        return remarks
+
+
 @dataclass(slots=True)
 class Tally:
     """Counts of one set of sources (train or eval) while it is read."""
@@ -40,6 +68,7 @@ class Tally:
     problem_kinds: Counter[str] = field(default_factory=Counter)
     problems: list[dict[str, Any]] = field(default_factory=list)
     files: dict[str, Counter[str]] = field(default_factory=dict)
+    sets: list[SetTally] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     tokens_read: int = 0
     lengths: array[int] = field(default_factory=lambda: array("i"))  # of rows, before the over-length policy
@@ -76,6 +105,7 @@ class Tally:
         packs = len(pack_lengths(lengths, max_length))
         num_tokens = int(lengths.sum())
         row_lengths = np.array(self.lengths, dtype=np.int64)
+        remarks = [*self.remarks, *(remark for each in self.sets for remark in each.remarks())]
         return {
             "max_length": max_length,
             "rows": {
@@ -104,7 +134,8 @@ class Tally:
                 {"path": path, **{key: counts[key] for key in ("rows", "bad", "blank_lines")}}
                 for path, counts in self.files.items()
             ],
-            "remarks": [*self.remarks, *remarks_on(row_lengths, self.fates, max_length, num_tokens, packing=packing)],
+            "sets": [asdict(each) for each in self.sets],
+            "remarks": [*remarks, *remarks_on(row_lengths, self.fates, max_length, num_tokens, packing=packing)],
         }
 
 

@@ -4,8 +4,7 @@
     data/*.jsonl.gz        a glob                  chat.json#500    500 records, drawn by the seed
     chat.json#200%         every record twice      hf::org/name     a set of a hub, see core/data/hub.py
 
-An existing path wins over every other reading of the same text. Drawing more than there is repeats whole copies, and
-the report says so.
+An existing path wins over every other reading of the same text. Which records are drawn: core/data/mixture.py.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from pathlib import Path
 import numpy as np
 
 from core.data.hub import hub_set
-from core.data.order import shuffled
 from core.data.readers import read_file, reader_for
 from core.data.record import Record
 from planner.errors import ConfigError
@@ -55,26 +53,22 @@ class Source:
     def is_sampled(self) -> bool:
         return self.amount is not None or self.percent is not None
 
-    def draw(self, seed: int) -> np.ndarray | None:
-        """How often each record is taken, (num_records,) int64; None when every record is taken once.
-
-        Reads the source once, to count: whole copies first, a random choice for the rest.
-        """
-        if self.amount is None and self.percent is None:
-            return None
-        total = sum(record.kind != "blank" for part in self.parts for record in part.read(None))
-        wanted = self.amount if self.amount is not None else total * (self.percent or 0) // 100
-        copies = np.full(total, wanted // total if total else 0, dtype=np.int64)
-        if total:
-            copies[shuffled(total, seed, "sample")[: wanted % total]] += 1
-        return copies
+    def num_wanted(self, available: int) -> int:
+        """Rows this set gives when it holds ``available`` records."""
+        if self.amount is not None:
+            return self.amount if available else 0
+        return available * (100 if self.percent is None else self.percent) // 100
 
     @property
     def size_bytes(self) -> int:
         return sum(part.size_bytes for part in self.parts)
 
     def records(self, copies: np.ndarray | None = None, watch: Watch | None = None) -> Iterator[tuple[int, Record]]:
-        """(index of the part, record) in file order; ``copies`` from ``draw``; ``watch`` hears of all parts."""
+        """(index of the part, record) in file order; ``watch`` hears of all parts.
+
+        Args:
+            copies: (num_records,) how often each is taken, from core/data/mixture.py; None: once.
+        """
         number, before = -1, 0
 
         def watch_part(read_bytes: int) -> None:

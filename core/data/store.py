@@ -115,8 +115,8 @@ class StoreWriter:
         self._files["offsets"].flush()
         return np.diff(np.fromfile(self._folder / "offsets.bin", dtype=np.int64))
 
-    def add(self, tokens: np.ndarray, targets: np.ndarray, *, source: int = 0, line: int = 0) -> None:
-        """Append one sample: tokens (n,) integers below 2^31, targets (n,) bool, n >= 1.
+    def add(self, tokens: np.ndarray, targets: np.ndarray, *, source: int = 0, line: int = 0) -> int:
+        """Append one sample: tokens (n,) integers below 2^31, targets (n,) bool, n >= 1. Returns its number of targets.
 
         The first token has nothing before it to be predicted from, so its target is cleared here, once for everyone.
         """
@@ -133,6 +133,7 @@ class StoreWriter:
         self._files["offsets"].write(self.num_tokens.to_bytes(8, "little"))
         self._files["counts"].write(count.to_bytes(4, "little"))
         self._files["origins"].write(source.to_bytes(8, "little") + line.to_bytes(8, "little"))
+        return count
 
     def finish(self, sources: Sequence[str] = ("",)) -> TokenStore:
         for file in self._files.values():

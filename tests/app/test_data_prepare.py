@@ -122,3 +122,24 @@ def test_a_preset_brings_model_length_and_policy(
     assert main(["data", str(preset), "--max-length", "128", "--over-length", "drop", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["max_length"], report["train"]["rows"]["dropped"] > 0) == (128, True)
+
+
+def test_several_sets_with_weights_and_other_keys(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, count in (("a", 10), ("b", 30)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(f'{{"text": "{name} {n}"}}\n' for n in range(count)))
+    a, b = str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")
+    weights = ["--weight", f"{a}=0.5", "--weight", f"{b}=0.5"]
+    arguments = ["data", a, b, "--model", model, *weights, "--set", "data.eval_fraction=0.1"]
+    assert main([*arguments, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [(item["rows"], item["left_out"]) for item in report["train"]["sets"]] == [(10, 0), (10, 20)]
+    assert report["train"]["held_out_rows"] == 2
+    for wrong, words in (
+        (["--weight", f"{a}=half"], "'half' is not a number"),
+        (["--set", "lora.rank=4"], "unknown key 'lora'"),
+        (["--max-length", "0"], "max_length is 0"),
+    ):
+        assert main(["data", a, "--model", model, *wrong]) == 2
+        assert words in capsys.readouterr().err

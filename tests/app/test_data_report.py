@@ -14,6 +14,7 @@ from app.views.data_report import (
     preview_lines,
     printable,
     progress_words,
+    set_rows,
     token_words,
 )
 
@@ -37,6 +38,7 @@ def part(**changes: Any) -> dict[str, Any]:
             "first": [{"file": "a.jsonl", "line": 3, "kind": "blank", "reason": "the answer is blank"}],
         },
         "files": [{"path": "a.jsonl", "rows": 10, "bad": 2, "blank_lines": 3}],
+        "sets": [{"spec": "a.jsonl", "weight": None, "available": None, "rows": 10, "tokens": 400}],
         "remarks": ["2 of 8 rows (25%) are longer than max_length 64 and were cut."],
         "preview": [
             {"origin": "a.jsonl:1", "shape": "messages", "tokens": 12, "targets": 2,
@@ -111,3 +113,15 @@ def test_of_many_files_the_bad_and_the_large_are_listed() -> None:
     assert "24.md" in text
     assert "16.md" not in text
     assert "\n  ...\n" in text
+
+
+def test_of_several_sets_weight_rows_and_tokens_are_told() -> None:
+    sets = [
+        {"spec": "a.jsonl", "weight": 0.7, "available": 1000, "rows": 700, "tokens": 100},
+        {"spec": "b.jsonl", "weight": 0.3, "available": 300, "rows": 300, "tokens": 300},
+    ]
+    assert set_rows(part(sets=sets)) == [
+        ("a.jsonl", "weight 70 %", "700 rows of 1,000", "100 tokens (25 %)"),
+        ("b.jsonl", "weight 30 %", "300 rows of 300", "300 tokens (75 %)"),
+    ]
+    assert "2 sets\n  a.jsonl  weight 70 %" in data_report_text({"train": part(sets=sets), "eval": None})

@@ -34,6 +34,7 @@ def settle_data(draft: Draft, *, hub: str) -> None:
         _put_entries(draft, key, wish, hub, amount if key == "data.train" else None)
     if amount is not None and "data.train" not in draft.values:
         draft.tell("ignored", [amount.setting], why="There is no set to sample from.")
+    _settle_weights(draft)
     _settle_system(draft)
     _settle_held_out(draft)
 
@@ -64,6 +65,31 @@ def _put_entries(draft: Draft, key: str, wish: Wish, hub: str, amount: Wish | No
             why=f"{'; '.join(known)}." if known else "",
             fix=f"Name the file or the hub id behind it: --set {key}=[my.jsonl].",
         )  # fmt: skip
+
+
+def _settle_weights(draft: Draft) -> None:
+    """Shares of the sets, in their order; when an epoch ends is longfit's own: no row is taken twice."""
+    shares, ends = draft.take("set_weights"), draft.take("exhausted")
+    entries = draft.values.get("data.train") or []
+    if ends is not None and shares is None:
+        draft.tell("ignored", [ends.setting], why="It belongs to sets that are mixed by shares; these are joined.")
+    elif ends is not None and ends.value == "all":
+        draft.tell(
+            "impossible", [ends.setting], what="An epoch ends with the set that is scarce for its share.",
+            why="Rows repeat only where a set's name says so.", fix="Repeat it there, as in small.jsonl#300%.",
+        )  # fmt: skip
+    elif ends is not None:
+        draft.tell("default", [ends.setting], why="An epoch ends with the set that is scarce for its share.")
+    if shares is None:
+        return
+    draft.decided.add("data.weights")
+    if len(shares.value) != len(entries) or len(set(entries)) < len(entries) or min(shares.value, default=0) <= 0:
+        what = f"{len(shares.value)} shares for {len(entries)} sets: each set needs one, above 0."
+        draft.tell("unknown", [shares.setting], what=what)
+    elif len(entries) == 1:
+        draft.tell("default", [shares.setting], why="There is one set.")
+    else:
+        draft.put("data.weights", dict(zip(entries, shares.value)), shares.setting)
 
 
 def classify(given: str, hub: str, draft: Draft) -> tuple[str, str]:

@@ -106,6 +106,9 @@ def _swift(values: Values) -> list[Item]:
         _item("model", values["model"]),
         _item("dataset", [entry.removeprefix("ms::") for entry in values["data.train"]], "data.train"),
     ]
+    if values["data.weights"]:
+        shares = [values["data.weights"].get(entry, 0) for entry in values["data.train"]]
+        items.append(_item("interleave_prob", shares, "data.weights"))
     if values["data.eval"]:
         items.append(_item("val_dataset", [e.removeprefix("ms::") for e in values["data.eval"]], "data.eval"))
     items += _on(values, "data.eval_fraction", "split_dataset_ratio", values["data.eval_fraction"])

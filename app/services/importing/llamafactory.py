@@ -13,7 +13,7 @@ from app.services.importing.pasted import Setting
 from app.services.importing.rules import Dialect, Rule, default, ignored, impossible, sets, wishes
 from app.services.importing.swift import GALORE, LORA
 from app.services.importing.trainer_arguments import TRAINER
-from app.services.importing.values import dtype, is_off, one, text, texts, truth, whole
+from app.services.importing.values import dtype, is_off, numbers, one, text, texts, truth, whole
 
 _TEXT_ONLY = "longfit trains language models on text."
 _CACHE = "Rows are read once into a memory-mapped store, cached by content."
@@ -107,10 +107,8 @@ RULES: Mapping[str, Rule] = {
     "mask_history": _mask_history,
     "packing": wishes("packing", truth),
     "neat_packing": _neat_packing,
-    "mix_strategy": impossible(
-        "Sets are joined and shuffled.", "Sample each set: a.jsonl#500.", off=lambda v: is_off(v) or one(v) == "concat"
-    ),
-    "interleave_probs": impossible("Sets are joined and shuffled.", "Sample each set: a.jsonl#500."),
+    "mix_strategy": wishes("exhausted", lambda value: "all" if text(value) == "interleave_over" else "first"),
+    "interleave_probs": wishes("set_weights", numbers),
     "streaming": default("Rows are read from disk as they are needed, without holding them in memory."),
     "buffer_size": ignored("All rows are shuffled, not those of a buffer."),
     "overwrite_cache": ignored(_CACHE),

@@ -14,7 +14,7 @@ from app.services.importing.finding import Kind
 from app.services.importing.pasted import Setting
 from app.services.importing.rules import Dialect, Rule, choice, default, ignored, impossible, sets, wishes
 from app.services.importing.trainer_arguments import TRAINER
-from app.services.importing.values import dtype, is_off, mapping, number, one, text, texts, truth, whole
+from app.services.importing.values import dtype, is_off, mapping, number, numbers, one, text, texts, truth, whole
 
 _VISION = "longfit trains language models on text."
 _ADAPTERS = "LoRA and QLoRA are the adapters here."
@@ -217,8 +217,8 @@ RULES: Mapping[str, Rule] = {
     "train_dataloader_shuffle": default("Rows are shuffled by the seed, anew each epoch."),
     "val_dataset_shuffle": ignored("The order of held-out rows changes no number."),
     "shuffle_buffer_size": ignored("All rows are shuffled, not those of a buffer."),
-    "interleave_prob": impossible("Sets are joined and shuffled.", "Sample each: a.jsonl#500 b.jsonl#1000."),
-    "stopping_strategy": ignored("It belongs to interleaving."),
+    "interleave_prob": wishes("set_weights", numbers),
+    "stopping_strategy": wishes("exhausted", lambda value: text(value).removesuffix("_exhausted")),
     "download_mode": ignored(_DATASET),
     "check_dataset_strategy": ignored("Bad rows are always reported with file and line."),
     "self_cognition_sample": impossible("Rows of that set are not made up here.", "Add the file to --dataset."),

@@ -85,6 +85,10 @@ def texts(value: Any) -> tuple[str, ...]:
     return tuple(part.strip(" '\"") for part in flat if part.strip(" '\""))
 
 
+def numbers(value: Any) -> tuple[float, ...]:
+    return tuple(map(number, texts(value)))
+
+
 def mapping(value: Any) -> Mapping[str, Any]:
     value = one(value)
     if isinstance(value, str) and value.strip().startswith("{"):

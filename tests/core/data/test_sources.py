@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from core.data.mixture import draw_rows
 from core.data.sources import open_source
 from planner.errors import ConfigError
 
@@ -22,7 +23,8 @@ def folder(tmp_path: Path) -> Path:
 
 def texts(spec: str, seed: int = 0) -> list[str]:
     source = open_source(spec)
-    return [record.value["text"] for _, record in source.records(source.draw(seed)) if record.kind == "row"]
+    (draw,) = draw_rows([source], {}, seed)
+    return [record.value["text"] for _, record in source.records(draw.copies) if record.kind == "row"]
 
 
 def test_a_folder_gives_its_readable_files_sorted_and_counts_the_others(folder: Path) -> None:

@@ -112,6 +112,12 @@ SWIFT = (
          told={"--use_galore false": "default"}),
     Case(name="packing", text=f"swift sft {M7} {D} --max_length 8192 --packing True --packing_max_seq_len 4096",
          values={"packing": True, "max_length": 8192}, told={"--packing_max_seq_len 4096": "impossible"}),
+    Case(name="shares of sets", text=f"swift sft {M7} --dataset a.jsonl b.jsonl --max_length 8192 "
+         "--interleave_prob 0.7 0.3 --stopping_strategy all_exhausted",
+         values={"data.weights": {"a.jsonl": 0.7, "b.jsonl": 0.3}},
+         told={"--interleave_prob": "translated", "--stopping_strategy": "impossible"}),
+    Case(name="a share too few", text=f"swift sft {M7} --dataset a.jsonl b.jsonl --max_length 8192 --interleave_prob 1",
+         values={"data.weights": None}, told={"--interleave_prob": "unknown"}),
     Case(name="packing of one length", text=f"swift sft {M7} {D} --max_length 8192 --packing true --packing_length 8192",
          values={"packing": True}, told={"--packing_length 8192": "default"}),
     Case(name="padding free", text=f"swift sft {M7} {D} --max_length 2048 --padding_free true",
