@@ -1,15 +1,19 @@
-"""Level 1 against transformers + PEFT + Liger on one GPU, in the same run: speed and peak, Qwen2.5-7B shape, LoRA r64.
+"""Both engines against transformers + PEFT + Liger on one GPU, in the same run: speed and peak, Qwen2.5-7B, LoRA r64.
 
-    python benchmarks/level1.py OUT.csv [--steps 5] [LENGTH ...]        8192 32768 65536 131072 unless given
+    python benchmarks/engines.py OUT.csv [--engines hf,module,layer] [--steps 5] [--profile FOLDER] [LENGTH ...]
 
-Random weights and ids, batch 1, every token a label, bf16 adapters, torch AdamW. Each (engine, length) is a process of
-its own; the engines take turns at each length. Tokens/s is the median of --steps after 2 to warm up. A row that fails
-says so and does not stop the others; the file is rewritten after each row.
+Lengths are 8192 32768 65536 131072 unless given. Random weights and ids, batch 1, every token a label, torch AdamW.
+Each (engine, length) is a process of its own; the engines take turns at each length. Tokens/s is the median of --steps
+after 2 to warm up. A row that fails says so and does not stop the others; the file is rewritten after each row.
+--profile writes the kernels of one more step of each of our rows, by time.
 
-    hf      transformers' own loop as fast as it goes: Liger's RMSNorm, SwiGLU, RoPE and fused linear cross entropy,
-            gradient checkpointing, autocast, cuDNN attention
-    ours    longfit: the same Liger ops, chunked loss, the attention kernel that the start-up probe chooses, attention
-            outputs kept from 32K up with the layer inputs in host memory instead
+    hf          transformers' own loop as fast as it goes: bf16 adapters, Liger's RMSNorm, SwiGLU, RoPE and fused linear
+                cross entropy, gradient checkpointing, autocast, cuDNN attention
+    module      longfit's level 1: the same Liger ops, chunked loss, the attention kernel that the start-up probe
+                chooses, attention outputs kept from 32K up with the layer inputs in host memory instead
+    layer       the layer engine, fp32 adapters: attention outputs kept, the first 14 layers' in host memory
+    layer-lean  the same with all but one layer's in host memory, and head groups
+    layer-free  the layer engine where memory is left over: nothing is recomputed
 """
 
 from __future__ import annotations
@@ -33,19 +37,26 @@ WARM_UP = 2
 LORA = {"rank": 64, "alpha": 128, "adapter_dtype": "bfloat16"}
 
 
-def values_of(length: int) -> dict[str, Any]:
+def values_of(engine: str, length: int) -> dict[str, Any]:
     """The preset keys of ours."""
-    is_long = length >= LONG_TOKENS
-    return {
-        "lora": LORA,
-        "gradient_checkpointing": {"save_attention": is_long},
-        "fused_loss": True,
-        "liger": True,
-        **({"checkpoint_offload": True} if is_long else {}),
-    }
+    if engine == "module":
+        is_long = length >= LONG_TOKENS
+        return {
+            "lora": LORA, "gradient_checkpointing": {"save_attention": is_long}, "fused_loss": True, "liger": True,
+            **({"checkpoint_offload": True} if is_long else {}),
+        }  # fmt: skip
+    values = {"lora": {**LORA, "adapter_dtype": "float32"}, "fused_loss": True}
+    if engine != "layer-free":
+        values["gradient_checkpointing"] = {"save_attention": True}
+        values["checkpoint_offload"] = {"kept_layers": 14 if engine == "layer" else 1}
+    if engine == "layer-lean":
+        values["fake_parallel"] = 2
+    return values
 
 
-def run_ours(length: int, num_steps: int) -> dict[str, Any]:
+def run_ours(engine: str, length: int, num_steps: int, profile: str) -> dict[str, Any]:
+    from dataclasses import replace
+
     import torch
 
     from app.services.hardware import detect_cluster
@@ -61,12 +72,13 @@ def run_ours(length: int, num_steps: int) -> dict[str, Any]:
     from core.train.optimizer import build_optimizer
     from planner.types import Preset
 
-    values = values_of(length)
+    values = values_of(engine, length)
     preset = Preset(
-        name="level1", description="",
+        name="engines", description="",
         values={"model": MODEL, "max_length": length, "data": {"train": ["random"]}, **_rope(length), **values},
     )  # fmt: skip
     resolved = resolve(preset, cluster=detect_cluster(1))
+    resolved = replace(resolved, config=replace(resolved.config, engine=engine.partition("-")[0]))
     config, device = resolved.config, torch.device("cuda")
     register_attention()
     model = _random_model(ATTENTION_NAME, length)
@@ -93,6 +105,8 @@ def run_ours(length: int, num_steps: int) -> dict[str, Any]:
         return loss.item()
 
     measured = _measure(step, length, num_steps)
+    if profile:
+        _profile(step, Path(profile) / f"{engine}-{length}.txt")
     plan = plan_resolved(resolved).worst_gpu
     return {
         **measured, "attention": setup.attention.kernel.name, "values": json.dumps(values, sort_keys=True),
@@ -131,6 +145,16 @@ def run_hf(length: int, num_steps: int) -> dict[str, Any]:
         return loss.item()
 
     return {**_measure(step, length, num_steps), "attention": f"SDPA cuDNN {torch.backends.cudnn.version()}"}
+
+
+def _profile(step: Any, path: Path) -> None:
+    import torch
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        step()
+        torch.cuda.synchronize()
+    table = profiler.key_averages().table(sort_by="self_cuda_time_total", row_limit=45, max_name_column_width=90)
+    path.write_text(table, encoding="utf-8")
 
 
 def _rope(length: int) -> dict[str, Any]:
@@ -189,7 +213,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def main(out: str, lengths: list[int], num_steps: int) -> int:
+def main(out: str, lengths: list[int], engines: list[str], num_steps: int, profile: str) -> int:
     from importlib.metadata import PackageNotFoundError, version
 
     def found(name: str) -> str:
@@ -206,12 +230,12 @@ def main(out: str, lengths: list[int], num_steps: int) -> int:
     }  # fmt: skip
     rows: list[dict[str, Any]] = []
     for length in lengths:
-        pair: dict[str, dict[str, Any]] = {}
-        for engine in ("hf", "ours"):
-            row = {"engine": engine, "length": length, **_child(engine, length, num_steps), **facts}
-            pair[engine] = row
-            hf = pair["hf"]
-            if engine == "ours" and "problem" not in row and "problem" not in hf:
+        hf: dict[str, Any] = {"problem": "not run"}
+        for engine in engines:
+            row = {"engine": engine, "length": length, **_child(engine, length, num_steps, profile), **facts}
+            if engine == "hf":
+                hf = row
+            elif "problem" not in row and "problem" not in hf:
                 row["speed_ratio"] = round(row["tokens_per_second"] / hf["tokens_per_second"], 3)
                 row["peak_ratio"] = round(row["allocated"] / hf["allocated"], 3)
             rows.append(row)
@@ -223,8 +247,8 @@ def main(out: str, lengths: list[int], num_steps: int) -> int:
     return 0 if all("problem" not in row for row in rows) else 1
 
 
-def _child(engine: str, length: int, num_steps: int) -> dict[str, Any]:
-    argv = [sys.executable, __file__, "--child", engine, str(length), str(num_steps)]
+def _child(engine: str, length: int, num_steps: int, profile: str) -> dict[str, Any]:
+    argv = [sys.executable, __file__, "--child", engine, str(length), str(num_steps), profile]
     environment = {**os.environ, "PYTORCH_ALLOC_CONF": "expandable_segments:True"}
     done = subprocess.run(argv, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
@@ -235,12 +259,14 @@ def _child(engine: str, length: int, num_steps: int) -> dict[str, Any]:
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
     if sys.argv[1] == "--child":
-        run = {"hf": run_hf, "ours": run_ours}[sys.argv[2]]
-        print(json.dumps(run(int(sys.argv[3]), int(sys.argv[4]))))
+        name, tokens, steps, folder = sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
+        print(json.dumps(run_hf(tokens, steps) if name == "hf" else run_ours(name, tokens, steps, folder)))
     else:
-        parser = argparse.ArgumentParser(description="level 1 against transformers + PEFT + Liger")
+        parser = argparse.ArgumentParser(description="both engines against transformers + PEFT + Liger")
         parser.add_argument("out")
         parser.add_argument("lengths", nargs="*", type=int, default=list(LENGTHS))
+        parser.add_argument("--engines", default="hf,module,layer")
         parser.add_argument("--steps", type=int, default=5)
-        arguments = parser.parse_args()
-        sys.exit(main(arguments.out, arguments.lengths or list(LENGTHS), arguments.steps))
+        parser.add_argument("--profile", default="")
+        args = parser.parse_args()
+        sys.exit(main(args.out, args.lengths or list(LENGTHS), args.engines.split(","), args.steps, args.profile))
