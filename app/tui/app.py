@@ -39,6 +39,7 @@ class LongfitApp(App[None]):
         Binding("2", "show_screen('run')", "run", show=False),
         Binding("3", "show_screen('runs')", "runs", show=False),
         Binding("4", "show_screen('presets')", "presets", show=False),
+        Binding("5", "show_screen('data')", "data", show=False),
         Binding("question_mark", "help", "help", key_display="?"),
         Binding("q,ctrl+q", "quit", "quit", key_display="q"),
     ]
@@ -96,7 +97,17 @@ class LongfitApp(App[None]):
             return RunScreen(self.services, self.run_dir, exit_when_final=self.exit_when_final)
         if name == "runs":
             return RunsScreen(self.services)
+        if name == "data":
+            from app.tui.screens.data import DataScreen  # numpy: the first screen must not wait for it
+
+            return DataScreen(self.services)
         return PresetsScreen(self.services)
+
+    @property
+    def draft(self) -> Draft:
+        """What the Plan screen has at hand; other screens compare with it and report on it."""
+        plan = self._screens.get("plan")
+        return plan.draft if isinstance(plan, PlanScreen) else Draft.of(self.preset or self._first_preset())
 
     def open_preset(self, preset: Preset) -> None:
         """Load a preset into the Plan screen; what was edited there can be had back with undo."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from planner.types import Alternative, ClusterSpec, Plan, Preset
 
 if TYPE_CHECKING:
+    from app.services.prepare_data import Progress
     from app.services.resolve import Resolved
     from app.services.runs import RunList
     from core.run.control import StopMode
@@ -93,6 +94,12 @@ class Services:
         from app.services.presets import preset_text
 
         return preset_text(preset, overrides)
+
+    def data_report(self, resolved: Resolved, on_progress: Progress) -> Mapping[str, Any]:
+        """What becomes of each row, from the cache when nothing changed. Raises: as prepare_data."""
+        from app.services.prepare_data import prepare_data
+
+        return prepare_data(resolved.config, on_progress=on_progress).report
 
     # --- runs ----------------------------------------------------------------------------------------------------
 

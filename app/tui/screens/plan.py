@@ -28,7 +28,7 @@ from app.tui.widgets.setup_form import SetupForm
 from app.tui.widgets.top_bar import TopBar
 from app.views.plan_view import cluster_words, command_text, explain_part, issue_words, part_rows, speed_words
 from planner.errors import LongfitError
-from planner.search import GOALS, Goal
+from planner.goals import GOALS, Goal
 from planner.types import Alternative, Plan, Preset
 
 SEARCH_DELAY_S = 0.15  # after the last edit
@@ -106,8 +106,8 @@ class PlanScreen(Screen[None]):
         try:
             draft = self._edited(message.key, spec.parse(message.text))
         except LongfitError as error:
-            form.complain({message.key: _sentence(error)})
-            self.query_one(PlanPanel).refuse(f"{spec.label}: {_sentence(error)}")
+            form.complain({message.key: str(error)})
+            self.query_one(PlanPanel).refuse(f"{spec.label}: {error!s}")
             return
         self.change(draft, edited=message.key)
 
@@ -139,8 +139,8 @@ class PlanScreen(Screen[None]):
             plan = self.services.plan(resolved)
         except LongfitError as error:
             key = edited or field_of_error(error, form.specs) or ""
-            form.complain({key: _sentence(error)})
-            panel.refuse(_sentence(error))
+            form.complain({key: str(error)})
+            panel.refuse(str(error))
             self._show_command()
             return
         self.resolved, self.plan, self.longest = resolved, plan, None
@@ -165,7 +165,7 @@ class PlanScreen(Screen[None]):
             longest = self.services.longest_length(resolved)
             self.post_message(Searched(plan, found, longest))
         except LongfitError as error:
-            self.post_message(Searched(plan, (), 0, _sentence(error)))
+            self.post_message(Searched(plan, (), 0, str(error)))
 
     def on_searched(self, message: Searched) -> None:
         if message.plan is not self.plan:
@@ -302,7 +302,7 @@ class PlanScreen(Screen[None]):
             try:
                 path = self.services.save_preset(preset)
             except LongfitError as error:
-                self.notify(_sentence(error), severity="error", markup=False)
+                self.notify(str(error), severity="error", markup=False)
                 return
             self.notify(f"Saved as {path}", markup=False)
 
@@ -320,10 +320,6 @@ class PlanScreen(Screen[None]):
             self.notify(message.problem, severity="error", timeout=12, markup=False)
         else:
             self.app.open_run(message.run_dir)  # type: ignore[attr-defined]
-
-
-def _sentence(error: LongfitError) -> str:
-    return " ".join(part for part in (error.what, error.why, error.fix) if part)
 
 
 def _complaints(plan: Plan, form: SetupForm) -> dict[str, str]:

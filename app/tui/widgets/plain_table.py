@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from rich.text import Text
 from textual.widgets import DataTable
+from textual.widgets._data_table import CellKey
 
 
 class PlainTable(DataTable):
@@ -46,6 +47,16 @@ class PlainTable(DataTable):
             shown = text if isinstance(text, Text) else Text(text, no_wrap=True, overflow="ellipsis")
             if self.get_cell(key, column.key) != shown:
                 self.update_cell(key, column.key, shown, update_width=shown.cell_len > column.content_width)
+
+    def _update_column_widths(self, updated_cells: set[CellKey]) -> None:
+        """Textual (8.2) keeps painted lines until a cell changes: those painted before a column grew would stay cut.
+
+        Widths are measured when the app is idle, so this happens on a slow machine only. To be removed when DataTable
+        counts new widths as a change.
+        """
+        super()._update_column_widths(updated_cells)
+        self._update_count += 1
+        self.refresh()
 
     @property
     def selected_key(self) -> str | None:

@@ -6,7 +6,7 @@ from textual import events
 from textual.content import Content
 from textual.widget import Widget
 
-SCREENS = (("plan", "1 Plan"), ("run", "2 Run"), ("runs", "3 Runs"), ("presets", "4 Presets"))
+SCREENS = (("plan", "1 Plan"), ("run", "2 Run"), ("runs", "3 Runs"), ("presets", "4 Presets"), ("data", "5 Data"))
 
 
 class TopBar(Widget):
@@ -26,7 +26,6 @@ class TopBar(Widget):
         left = Content(" ")
         for name, label in SCREENS:
             left += Content.styled(f" {label} ", "reverse bold" if name == self.current else "")
-            left += " "
         room = self.size.width - left.cell_length - 1
         place = Content(self.place)
         if place.cell_length > room:
@@ -39,4 +38,4 @@ class TopBar(Widget):
             if position <= event.x < position + len(label) + 2:
                 self.app.run_worker(self.app.run_action(f"app.show_screen('{name}')"))
                 return
-            position += len(label) + 3
+            position += len(label) + 2

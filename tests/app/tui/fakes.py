@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from app.services.presets import merge_overrides
@@ -29,6 +30,35 @@ PRESET = Preset(
 OTHER = replace(PRESET, name="[red]odd[/red] preset", values={**PRESET.values, "max_length": 4096})
 
 
+REPORT = {
+    "train": {
+        "max_length": 64,
+        "rows": {"read": 10, "kept": 6, "truncated": 2, "split": 0, "dropped": 0, "bad": 2, "blank_lines": 3},
+        "samples": 8,
+        "tokens": {"read": 500, "kept": 400, "targets": 100},
+        "lengths": {
+            "min": 10, "median": 40, "mean": 50.2, "p95": 90, "max": 120,
+            "histogram": [{"upto": 64, "rows": 6}, {"upto": 128, "rows": 2}],
+        },
+        "longest_row": {"tokens": 120, "origin": "a.jsonl:3"},
+        "packing": {"length": 64, "rows_without": 8, "rows_with": 7, "fill_without": 0.78, "fill_with": 0.89},
+        "shapes": {"messages": 7, "alpaca": 1},
+        "notes": {"unanswered end cut": 1},
+        "problems": {
+            "count": 2, "by_kind": {"blank": 2},
+            "first": [{"file": "a.jsonl", "line": 3, "kind": "blank", "reason": "the answer is blank"}],
+        },
+        "files": [{"path": "a.jsonl", "rows": 10, "bad": 2, "blank_lines": 3}],
+        "remarks": ["2 of 8 rows (25%) are longer than max_length 64 and were cut."],
+        "preview": [
+            {"origin": "a.jsonl:1", "shape": "messages", "tokens": 12, "targets": 2,
+             "segments": [["<user>[red]合同[/red]\n<assistant>", False], ["Hello.\x1b[31m<end>", True]]},
+        ],
+    },
+    "eval": None,
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class FakeResolved:
     values: Mapping[str, Any]
@@ -42,6 +72,8 @@ class FakeServices(Services):
         super().__init__()
         self.calls: list[tuple[str, Any]] = []
         self.launched = Path("/nowhere")  # the run directory that a launch "creates"
+        self.may_report = Event()  # a test clears it to hold the reading of data up
+        self.may_report.set()
 
     def presets(self):
         return (PRESET, OTHER)
@@ -75,6 +107,12 @@ class FakeServices(Services):
 
     def longest_length(self, resolved):
         return 9216
+
+    def data_report(self, resolved, on_progress):
+        self.calls.append(("data", resolved.values["max_length"]))
+        on_progress(5, "a.jsonl", 0.5)
+        self.may_report.wait(10)
+        return REPORT
 
     def write_command(self, command):
         self.calls.append(("command", command))

@@ -1,4 +1,4 @@
-"""The Runs and Presets screens, and moving between the four."""
+"""The Runs and Presets screens, and moving between all."""
 
 from app.services.runs import list_runs
 from app.tui.app import LongfitApp

@@ -19,7 +19,7 @@ async def test_no_size_crashes_and_every_screen_opens(services, run_dir):
     async with app.run_test(size=SIZES[0]) as pilot:
         for size in SIZES:
             await pilot.resize_terminal(*size)
-            for key in ("1", "]", "2", "t", "3", "4", "?", "escape"):
+            for key in ("1", "]", "2", "t", "3", "4", "5", "r", "?", "escape"):
                 await pilot.press(key)
             await pilot.pause()
             assert len(screen_text(app).splitlines()) == size[1]
