@@ -22,8 +22,11 @@ INSTANT_PHRASES: dict[Instant, str] = {
     "save": "while a checkpoint is saved",
 }
 COSTS = {
-    "gradient_checkpointing": "recomputes every layer",
+    "gradient_checkpointing": "recomputes layers",
     "checkpoint_offload": "sends layer inputs to host memory",
+    "weight_streaming": "brings weights from host memory, layer by layer",
+    "tiled_mlp": "computes the MLP by tiles",
+    "fsdp": "gathers weights from the other GPUs",
     "fake_parallel": "recomputes attention by head groups",
     "qlora": "dequantises the base each time it is used",
     "ring": "passes K and V around",
@@ -50,5 +53,8 @@ def why_it_fits(
     return "; ".join(parts)
 
 
-def why_not(missing_bytes: int, instant: Instant) -> str:
-    return f"{gib(missing_bytes)} are missing {INSTANT_PHRASES[instant]}"
+def why_not(wall: str, missing_bytes: int, instant: Instant) -> str:
+    """``wall``: gpu, host or disk, where the bytes are missing."""
+    if wall == "gpu":
+        return f"{gib(missing_bytes)} are missing {INSTANT_PHRASES[instant]}"
+    return f"{gib(missing_bytes)} of {'host memory' if wall == 'host' else 'disk'} are missing"

@@ -6,9 +6,10 @@ Called by planner/plan.py when the weights alone exceed what a GPU can hold.
 from __future__ import annotations
 
 from planner.account import Account
+from planner.changes import changes_between
 from planner.explain import gib
 from planner.plan import weights_bytes
-from planner.search import Candidate, changes_between, price
+from planner.price import Candidate, price
 from planner.space import Problem, by_other_methods, neighbours
 from planner.types import Issue
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planner.search import Candidate, changes_between, price
+from planner.changes import changes_between
+from planner.price import Candidate, price
 from planner.space import Problem, by_other_methods, neighbours, plainest
 from planner.types import Instant, Part, RunConfig, Verdict
 

@@ -78,6 +78,17 @@ def judge(used: int, upper: int, usable: int) -> Verdict:
     return "fits" if upper < FITS_SHARE * usable else "tight"
 
 
+def worst_verdict(cluster: ClusterSpec, sizes: Footprint, *, host: int, disk: int) -> Verdict:
+    """Of GPU, host and disk. A CPU process is judged by its share; all of them together by the host's memory."""
+    verdicts = [
+        judge(sizes.used, sizes.band[1], cluster.gpu.usable_bytes),
+        judge(host, host, cluster.host_bytes_per_node),
+    ]
+    if cluster.disk_free_bytes is not None:
+        verdicts.append(judge(disk, disk, cluster.disk_free_bytes))
+    return max(verdicts, key=lambda verdict: SEVERITY[verdict])
+
+
 def make_plan(
     *,
     config: RunConfig,
@@ -86,9 +97,12 @@ def make_plan(
     environment: Environment,
     registry: Registry,
     alternatives: bool = False,
+    goal: str = "fastest",
     expandable_segments: bool = True,
 ) -> Plan:
     """The plan of one configuration. What is wrong with it is in ``issues``; the numbers are given all the same.
+
+    ``goal`` ranks the alternatives (planner/search.py).
 
     ``expandable_segments`` is how longfit starts its workers (PYTORCH_ALLOC_CONF).
 
@@ -102,23 +116,19 @@ def make_plan(
         reserved_bytes=sizes.reserved, used_bytes=sizes.used, band_bytes=sizes.band, context_terms=sizes.context_terms,
     )  # fmt: skip
     host, disk = host_bytes(result, sizes.used), disk_bytes(result)
-    # a CPU process is judged by its share; all of them together by the host's memory
-    host_verdict = judge(host, host, cluster.host_bytes_per_node)
     free = cluster.disk_free_bytes
-    disk_verdict: Verdict = "unverified" if free is None else judge(disk, disk, free)
-    gpu_verdict = judge(sizes.used, sizes.band[1], cluster.gpu.usable_bytes)
-    known = [verdict for verdict in (gpu_verdict, host_verdict, disk_verdict) if verdict != "unverified"]
     seconds = step_seconds(result.ctx, result.combined.work, result.combined.specs)
     batch = batch_arithmetic(result)
     plan = Plan(
         config=config, model=model, cluster=cluster, environment=environment,
         gpus=tuple(replace(gpu, index=index) for index in range(config.parallel.world)),
-        host_bytes=host, host_verdict=host_verdict, disk_bytes=disk, disk_verdict=disk_verdict,
-        verdict=max(known, key=lambda verdict: SEVERITY[verdict]),
+        host_bytes=host, host_verdict=judge(host, host, cluster.host_bytes_per_node), disk_bytes=disk,
+        disk_verdict="unverified" if free is None else judge(disk, disk, free),
+        verdict=worst_verdict(cluster, sizes, host=host, disk=disk),
         seconds_per_step=seconds, tokens_per_second=batch["tokens_per_step"] / seconds, batch=batch,
         issues=(*result.combined.issues, *collect_issues(result.ctx, result.optimizations)),
     )  # fmt: skip
-    if gpu_verdict == "over" and weights_bytes(result) > cluster.gpu.usable_bytes:
+    if weights_bytes(result) > cluster.gpu.usable_bytes:
         from planner.floor import floor_issue  # the search plans too
         from planner.space import Problem
 
@@ -132,7 +142,7 @@ def make_plan(
     from planner.search import recommend  # most plans are made without
 
     found = recommend(
-        config=config, model=model, cluster=cluster, environment=environment, registry=registry,
+        config=config, model=model, cluster=cluster, environment=environment, registry=registry, goal=goal,
         expandable_segments=expandable_segments,
     )  # fmt: skip
     return replace(plan, alternatives=found)

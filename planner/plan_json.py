@@ -106,6 +106,10 @@ def _alternative(alternative: Alternative) -> dict[str, Any]:
         "used_bytes": alternative.used_bytes,
         "tokens_per_second": alternative.tokens_per_second,
         "why": alternative.why,
+        "peak_instant": alternative.peak_instant,
+        "missing_bytes": alternative.missing_bytes,
+        "share_of_best": alternative.share_of_best,
+        "dollars_per_million_tokens": alternative.dollars_per_million_tokens,
     }
 
 

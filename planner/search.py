@@ -1,56 +1,33 @@
 """The best combinations for the hardware at hand, and the inverse questions: how long, how large a batch.
 
 Every candidate is priced on the numeric path (bytes by instant, seconds), which is the same arithmetic that plans
-print. Called by app/services/planning.py.
+print. Called by app/services/planning.py. Which hardware, and how many: planner/sizing.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
-from planner.account import Account, account, context, tally
-from planner.checks import collect_issues
+from planner.account import account
+from planner.changes import changes_between
+from planner.cost import dollars_per_million_tokens
 from planner.errors import ConfigError
 from planner.explain import why_it_fits, why_not
+from planner.goals import GOALS
 from planner.host import disk_bytes, host_bytes
-from planner.optimization import Registry, knob_defaults
-from planner.plan import Footprint, footprint, judge
+from planner.optimization import Registry
+from planner.plan import footprint, worst_verdict
+from planner.price import Candidate, price, shortfall
 from planner.space import Problem, candidates
-from planner.time import step_seconds
-from planner.types import (
-    INSTANTS,
-    Alternative,
-    ClusterSpec,
-    Environment,
-    Instant,
-    ModelSpec,
-    OptimizationSetting,
-    RunConfig,
-    Verdict,
-)
+from planner.spend import spend
+from planner.types import Alternative, ClusterSpec, Environment, ModelSpec, RunConfig
 
-Goal = Literal["fastest", "longest", "smallest"]
-GOALS: tuple[Goal, ...] = ("fastest", "longest", "smallest")
-INDEPENDENT_ERRORS = frozenset({"length-beyond-model", "lora-targets"})  # of the length, of knobs that stay
 LENGTH_STEP = 256  # lengths are answered in whole steps of this
 LONGEST_CONSIDERED = 1 << 24
 LARGEST_BATCH_CONSIDERED = 1 << 14
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    config: RunConfig
-    result: Account
-    sizes: Footprint
-    host_bytes: int  # of one node
-    verdict: Verdict
-    tokens_per_second: float
-
-    @property
-    def peak_instant(self) -> Instant:
-        return max(INSTANTS, key=lambda instant: self.sizes.by_instant[instant])
+MOST_SPENT = 16  # candidates, the fastest that fit, whose memory left over is spent
 
 
 def recommend(
@@ -67,21 +44,36 @@ def recommend(
     """The best ``limit`` combinations: those that fit first, by the goal, then those that miss least.
 
     The method of the config (full, lora, qlora) is kept ahead of others, what is not available is never named, and
-    rank, targets and other knobs stay as they are.
+    rank, targets and other knobs stay as they are. ``cheapest`` is dollars a token: on given hardware the fastest.
 
     Raises:
-        ConfigError: ``goal`` is not one of GOALS.
+        ConfigError: ``goal`` is not one of GOALS, or ``cheapest`` on a GPU without a price.
     """
     if goal not in GOALS:
         raise ConfigError(f"The goal {goal} is unknown.", why=f"Known: {', '.join(GOALS)}.", fix="Use goal fastest.")
+    if goal == "cheapest" and cluster.gpu.dollars_per_hour is None:
+        raise ConfigError(
+            f"The goal cheapest has no answer on {cluster.gpu.name}.",
+            why="The catalog has no price for it (planner/catalog/prices.py).",
+            fix="Use goal fastest, which is the cheapest on hardware that is there anyway.",
+        )
     problem = Problem(
         config=config, model=model, cluster=cluster, environment=environment, registry=registry,
         expandable_segments=expandable_segments,
     )  # fmt: skip
-    priced = _distinct(candidate for choice in candidates(problem) if (candidate := price(problem, choice)) is not None)
-    ranked = sorted(priced, key=_ranking(problem, goal))
-    best = _reference_speed(problem, priced)
+    ranking = _ranking(problem, goal)
+    ranked = sorted(_priced(problem, goal), key=ranking)
+    best = _reference_speed(problem, ranked)
     return tuple(_alternative(problem, candidate, best) for candidate in ranked[:limit])
+
+
+def _priced(problem: Problem, goal: str) -> list[Candidate]:
+    """Every combination that no check refuses, and where speed decides the fastest of them with memory spent."""
+    priced = _distinct(candidate for choice in candidates(problem) if (candidate := price(problem, choice)) is not None)
+    if goal not in ("fastest", "cheapest"):
+        return priced
+    fitting = sorted((c for c in priced if c.verdict == "fits"), key=_ranking(problem, goal))
+    return _distinct([*priced, *(spent for c in fitting[:MOST_SPENT] if (spent := spend(problem, c)) is not None)])
 
 
 def longest_length(
@@ -143,31 +135,6 @@ def largest(holds: Callable[[int], bool], bound: int) -> int:
     return low
 
 
-def price(problem: Problem, config: RunConfig, *, refuse: bool = True) -> Candidate | None:
-    """Bytes, verdict and speed; None when a check refuses it, unless ``refuse`` is off."""
-    optimizations = tuple(problem.built(setting) for setting in config.optimizations)
-    ctx = context(config, problem.model, problem.cluster, problem.environment, optimizations)
-    # an error that the config at hand has for another reason (its length, say) says nothing about the candidate
-    if refuse and any(
-        issue.severity == "error" and issue.code not in INDEPENDENT_ERRORS
-        for issue in collect_issues(ctx, optimizations)
-    ):
-        return None
-    result = tally(ctx, optimizations, problem.registry, plain=problem.plain(ctx))
-    if refuse and result.combined.issues:
-        return None
-    sizes = footprint(result, expandable_segments=problem.expandable_segments)
-    tokens = (
-        config.per_device_train_batch_size * config.max_length * config.parallel.data
-        * config.gradient_accumulation_steps
-    )  # fmt: skip
-    host = host_bytes(result, sizes.used)
-    return Candidate(
-        config=config, result=result, sizes=sizes, host_bytes=host, verdict=_verdict(problem, result, sizes, host),
-        tokens_per_second=tokens / step_seconds(result.ctx, result.combined.work, result.combined.specs),
-    )  # fmt: skip
-
-
 def _reference_speed(problem: Problem, priced: list[Candidate]) -> float:
     """Tokens/s of the fastest that fits by the same method; of the fastest tight one, or by another method, if none."""
     for same_method in (True, False):
@@ -191,21 +158,11 @@ def _distinct(priced: Iterable[Candidate]) -> list[Candidate]:
     return list(seen.values())
 
 
-def _verdict(problem: Problem, result: Account, sizes: Footprint, host: int) -> Verdict:
-    gpu = judge(sizes.used, sizes.band[1], problem.cluster.gpu.usable_bytes)
-    others = [judge(host, host, problem.cluster.host_bytes_per_node)]
-    if problem.cluster.disk_free_bytes is not None:
-        disk = disk_bytes(result)
-        others.append(judge(disk, disk, problem.cluster.disk_free_bytes))
-    if "over" in (gpu, *others):
-        return "over"
-    return "tight" if "tight" in (gpu, *others) else "fits"
-
-
 def _holds(problem: Problem, config: RunConfig) -> bool:
     result = account(config, problem.model, problem.cluster, problem.environment, problem.registry)
     sizes = footprint(result, expandable_segments=problem.expandable_segments)
-    return _verdict(problem, result, sizes, host_bytes(result, sizes.used)) != "over"
+    host, disk = host_bytes(result, sizes.used), disk_bytes(result)
+    return worst_verdict(problem.cluster, sizes, host=host, disk=disk) != "over"
 
 
 def _ranking(problem: Problem, goal: str) -> Callable[[Candidate], tuple[Any, ...]]:
@@ -231,47 +188,24 @@ def _ranking(problem: Problem, goal: str) -> Callable[[Candidate], tuple[Any, ..
 
 
 def _alternative(problem: Problem, candidate: Candidate, best: float) -> Alternative:
-    sizes, usable = candidate.sizes, problem.cluster.gpu.usable_bytes
-    same_method = candidate.config.method == problem.config.method
-    if sizes.used > usable:
-        why = why_not(sizes.used - usable, candidate.peak_instant)
-    elif candidate.verdict == "over":
-        why = "host memory or disk does not suffice"
+    cluster, used = problem.cluster, candidate.sizes.used
+    share = candidate.tokens_per_second / best if best else 1.0
+    missing = shortfall(problem, candidate)
+    if missing is not None:
+        why = why_not(*missing, candidate.peak_instant)
     else:
-        speed = candidate.tokens_per_second / best if best else 1.0
-        why = why_it_fits(sizes.used, usable, speed, candidate.config.optimizations, same_method=same_method)
+        same_method = candidate.config.method == problem.config.method
+        settings = candidate.config.optimizations
+        why = why_it_fits(used, cluster.gpu.usable_bytes, share, settings, same_method=same_method)
     return Alternative(
         optimizations=candidate.config.optimizations,
         changes=changes_between(problem.registry, problem.config, candidate.config),
         verdict=candidate.verdict,
-        used_bytes=sizes.used,
+        used_bytes=used,
         tokens_per_second=candidate.tokens_per_second,
         why=why,
+        peak_instant=candidate.peak_instant,
+        missing_bytes=0 if missing is None else missing[1],
+        share_of_best=share,
+        dollars_per_million_tokens=dollars_per_million_tokens(cluster, candidate.tokens_per_second),
     )
-
-
-def changes_between(registry: Registry, old: RunConfig, new: RunConfig) -> tuple[tuple[str, Any], ...]:
-    """Preset keys that lead from one config to the other; False switches an optimization off."""
-    before = {setting.name: setting for setting in old.optimizations}
-    after = {setting.name: setting for setting in new.optimizations}
-    changes: list[tuple[str, Any]] = []
-    if old.parallel != new.parallel:
-        changes.append(("sequence_parallel", new.parallel.sequence))
-    for name in registry:
-        if before.get(name) == after.get(name):
-            continue
-        changes.append((name, False if name not in after else preset_value(registry, after[name])))
-    if old.optim != new.optim:
-        changes.append(("optim", new.optim))
-    return tuple(changes)
-
-
-def preset_value(registry: Registry, setting: OptimizationSetting) -> Any:
-    """As a person writes it: true, the main knob alone, or the knobs that differ from their defaults."""
-    cls = registry[setting.name]
-    defaults = knob_defaults(cls)
-    set_knobs = {name: value for name, value in setting.knobs if value != defaults[name]}
-    main = cls.main_knob
-    if main is not None and not set_knobs.keys() - {main}:
-        return setting.as_dict()[main]
-    return set_knobs or True

@@ -6,13 +6,20 @@ import argparse
 import json
 import sys
 
-from app.cli.planning_arguments import add_memory_limit, add_planning_arguments, cluster_of, overrides_of
+from app.cli.planning_arguments import (
+    add_goal,
+    add_memory_limit,
+    add_planning_arguments,
+    cluster_of,
+    overrides_of,
+)
 from app.services.planning import ladder_for, plan_preset, refuse_errors
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_planning_arguments(parser)
     add_memory_limit(parser)
+    add_goal(parser)
     parser.add_argument("--ladder", action="store_true", help="what each optimization changes, one after the other")
     parser.add_argument("--json", action="store_true", help="machine-readable, see planner/plan.schema.json")
     parser.add_argument("--explain", action="store_true", help="every term with its formula")
@@ -22,7 +29,9 @@ def run(args: argparse.Namespace) -> int:
     """0 fits or is tight, 2 bad input, 3 does not fit."""
     if args.ladder:
         return _print_ladder(args)
-    planned = plan_preset(args.preset, overrides_of(args), cluster=cluster_of(args), alternatives=True)
+    planned = plan_preset(
+        args.preset, overrides_of(args), cluster=cluster_of(args), alternatives=True, goal=args.goal
+    )  # fmt: skip
     refuse_errors(planned.plan)
     if args.json:
         from planner.plan_json import plan_to_dict
@@ -32,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         from app.views.text import plan_text
 
-        print(plan_text(planned.plan, explain=args.explain))
+        print(plan_text(planned.plan, goal=args.goal, explain=args.explain))
     return 3 if planned.plan.verdict == "over" else 0
 
 

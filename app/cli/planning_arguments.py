@@ -7,6 +7,7 @@ from typing import Any
 
 from app.services.hardware import parse_bytes, parse_cluster, preset_cluster, with_memory_limit
 from app.services.presets import load_preset, parse_override
+from planner.goals import GOALS
 from planner.types import ClusterSpec
 
 
@@ -23,6 +24,10 @@ def overrides_of(args: argparse.Namespace) -> dict[str, Any]:
 
 def add_memory_limit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory-limit", metavar="SIZE", help="plan as if each GPU had no more than this, as 5.8GB")
+
+
+def add_goal(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--goal", choices=GOALS, default=GOALS[0], help="what ranks best among what fits")
 
 
 def cluster_of(args: argparse.Namespace) -> ClusterSpec | None:

@@ -10,6 +10,7 @@ from app.services.hardware import cpu_cluster, detect_cluster, detect_gpus, pars
 from app.services.presets import load_preset
 from app.services.resolve import Resolved, resolve
 from core.optimizations import REGISTRY
+from planner.checks import PLANNED_ONLY
 from planner.errors import ConfigError
 from planner.plan import make_plan
 from planner.types import Alternative, ClusterSpec, Plan, Preset
@@ -31,6 +32,7 @@ def plan_preset(
     *,
     cluster: ClusterSpec | None = None,
     alternatives: bool = False,
+    goal: str = "fastest",
 ) -> Planned:
     """Plan a preset for ``cluster``; for the hardware it is meant for, when none is given.
 
@@ -38,11 +40,11 @@ def plan_preset(
     """
     loaded = load_preset(preset) if isinstance(preset, str) else preset
     resolved = resolve(loaded, overrides, cluster=cluster)
-    return Planned(preset=loaded, resolved=resolved, plan=plan_resolved(resolved, alternatives=alternatives))
+    return Planned(preset=loaded, resolved=resolved, plan=plan_resolved(resolved, alternatives=alternatives, goal=goal))
 
 
-def plan_resolved(resolved: Resolved, *, alternatives: bool = False) -> Plan:
-    return make_plan(**_planner_inputs(resolved), alternatives=alternatives)
+def plan_resolved(resolved: Resolved, *, alternatives: bool = False, goal: str = "fastest") -> Plan:
+    return make_plan(**_planner_inputs(resolved), alternatives=alternatives, goal=goal)
 
 
 def recommend_for(resolved: Resolved, *, goal: str = "fastest", limit: int = 8) -> tuple[Alternative, ...]:
@@ -103,6 +105,13 @@ def cluster_for_launch(preset: Preset, gpu: str | None = None) -> ClusterSpec:
         return cpu_cluster(count)
     found = len(detect_gpus())
     return detect_cluster(min(count, found) if found else count)
+
+
+def refuse_planned_only(plan: Plan) -> None:
+    """Raises: ConfigError for what this version plans and cannot train with."""
+    issue = next((issue for issue in plan.issues if issue.code == PLANNED_ONLY), None)
+    if issue is not None:
+        raise ConfigError(issue.what, why=issue.why, fix=issue.fix)
 
 
 def refuse_errors(plan: Plan) -> None:

@@ -26,8 +26,13 @@ from app.views.plan_view import (
 from planner.types import Plan
 
 
-def plan_text(plan: Plan, *, width: int = 80, ascii_only: bool = False, explain: bool = False) -> str:
-    """The whole plan. ``explain`` adds every term with its formula. Ends without a newline."""
+def plan_text(
+    plan: Plan, *, width: int = 80, ascii_only: bool = False, explain: bool = False, goal: str = "fastest"
+) -> str:  # fmt: skip
+    """The whole plan. ``goal`` is what its alternatives were ranked by, ``explain`` adds every term with its formula.
+
+    Ends without a newline.
+    """
     blocks = [
         _head(plan),
         _verdict(plan, width),
@@ -37,7 +42,7 @@ def plan_text(plan: Plan, *, width: int = 80, ascii_only: bool = False, explain:
     ]
     if explain:
         blocks.append(_terms(plan, width))
-    blocks += [_rest(plan, width), _issues(plan, width), _alternatives(plan, width)]
+    blocks += [_rest(plan, width), _issues(plan, width), _alternatives(plan, width, goal)]
     return "\n\n".join(block for block in blocks if block)
 
 
@@ -132,12 +137,12 @@ def _issues(plan: Plan, width: int) -> str:
     )
 
 
-def _alternatives(plan: Plan, width: int) -> str:
+def _alternatives(plan: Plan, width: int, goal: str) -> str:
     rows = alternative_rows(plan)
     if not rows:
         return ""
     unit = column_unit(max(row.used_bytes for row in rows))
-    lines = ["Recommended, fastest first", f"  {'#':>2} {unit.name:>8}  {'verdict':<10} {'speed':>7}  combination"]
+    lines = [f"Recommended, {goal} first", f"  {'#':>2} {unit.name:>8}  {'verdict':<10} {'speed':>7}  combination"]
     for row in rows:
         lines.append(
             f"  {row.rank:>2} {unit.format(row.used_bytes):>8}  {row.verdict:<10} {row.speed:>7}  {row.combination}"

@@ -13,7 +13,7 @@ from planner.effects import Effect, Scale
 from planner.ladder import Ladder, climb
 from planner.optimization import PlanContext, RankShape
 from planner.plan import make_plan
-from planner.search import price
+from planner.price import price
 from planner.space import Problem, candidates
 from planner.types import Issue, ParallelDegrees
 from tests.planner.plans import QWEN_7B, SMOLLM2, cluster_of, cpu_cluster, environment_of, issue_of, run_config

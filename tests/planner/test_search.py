@@ -12,10 +12,12 @@ from planner.account import account
 from planner.catalog.gpus import GPUS
 from planner.errors import ConfigError
 from planner.plan import make_plan
-from planner.search import largest, largest_batch, longest_length, price, recommend
+from planner.price import price
+from planner.search import largest, largest_batch, longest_length, recommend
 from planner.space import Problem, candidates
+from planner.spend import spend
 from planner.types import Alternative, ParallelDegrees
-from tests.planner.plans import LEAN_LORA, QWEN_7B, SMOLLM2, cluster_of, cpu_cluster, environment_of, run_config
+from tests.planner.plans import GIB, LEAN_LORA, QWEN_7B, SMOLLM2, cluster_of, cpu_cluster, environment_of, run_config
 
 
 def arguments(
@@ -62,6 +64,47 @@ def test_the_fastest_that_fits_comes_first() -> None:
     assert "fused_loss" in names(fitting[0])
 
 
+def test_the_cost_against_the_best_is_a_number_too() -> None:
+    fitting = [a for a in recommend(**arguments(gpu="A40"), limit=100) if a.verdict == "fits" and "lora" in names(a)]
+    assert fitting[0].share_of_best == 1
+    for alternative in fitting:
+        assert alternative.share_of_best == alternative.tokens_per_second / fitting[0].tokens_per_second
+        assert alternative.missing_bytes == 0
+
+
+def test_memory_left_over_buys_layers_that_are_not_recomputed() -> None:
+    given = arguments(gpu="A40")
+    best = recommend(**given)[0]
+    kept = next(s for s in best.optimizations if s.name == "gradient_checkpointing").as_dict()["kept_layers"]
+    assert 0 < kept < QWEN_7B.num_layers
+    config = replace(given["config"], optimizations=best.optimizations)
+    problem = Problem(**{**given, "config": config})
+    one_more = spend(problem, price(problem, config))  # type: ignore[arg-type]
+    assert one_more is None
+    settings = tuple(
+        replace(s, knobs=tuple({**s.as_dict(), "kept_layers": kept + 1}.items()))
+        if s.name == "gradient_checkpointing"
+        else s
+        for s in best.optimizations
+    )
+    fuller = price(problem, replace(config, optimizations=settings))
+    assert fuller is not None
+    assert fuller.verdict != "fits"
+
+
+def test_cheapest_has_a_price_or_says_that_there_is_none() -> None:
+    found = recommend(**arguments(gpu="L40S", count=2), goal="cheapest")
+    assert found[0].dollars_per_million_tokens == pytest.approx(
+        2 * GPUS["L40S"].dollars_per_hour / 3600 * 1e6 / found[0].tokens_per_second
+    )
+    assert [a.tokens_per_second for a in found] == [
+        a.tokens_per_second for a in recommend(**arguments(gpu="L40S", count=2))
+    ]
+    with pytest.raises(ConfigError, match="cheapest has no answer on T4"):
+        recommend(**arguments(gpu="T4"), goal="cheapest")
+    assert recommend(**arguments(gpu="A10"))[0].dollars_per_million_tokens is None
+
+
 def test_with_memory_to_spare_nothing_is_recomputed() -> None:
     best = recommend(**arguments(gpu="H200", autocast=True))[0]
     assert "gradient_checkpointing" not in names(best)
@@ -71,7 +114,21 @@ def test_what_is_over_says_when_and_by_how_much() -> None:
     found = recommend(**arguments({"lora": {"rank": 64}}, max_length=16384), limit=100)
     over = [a for a in found if a.verdict == "over"]
     assert any("in the backward of the loss" in a.why for a in over)
-    assert all("GiB are missing" in a.why for a in over)
+    for alternative in over:
+        assert "GiB are missing" in alternative.why
+        assert alternative.peak_instant is not None
+        assert alternative.missing_bytes == alternative.used_bytes - GPUS["A10"].usable_bytes > 0
+
+
+def test_what_the_host_cannot_hold_says_how_much_is_missing() -> None:
+    given = arguments(LEAN_LORA)
+    given["cluster"] = replace(given["cluster"], host_bytes_per_node=17 * GIB)
+    found = recommend(**given, limit=100)
+    short = [a for a in found if a.verdict == "over" and "host memory" in a.why]
+    assert short
+    for alternative in short:
+        assert alternative.used_bytes <= GPUS["A10"].usable_bytes
+        assert f"{alternative.missing_bytes / GIB:.1f} GiB of host memory are missing" in alternative.why
 
 
 def test_changes_lead_from_the_config_to_the_alternative() -> None:
