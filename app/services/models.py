@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from app.services.locations import cache_dir
 from planner.catalog.models import MODELS
@@ -56,11 +58,17 @@ def local_folder(model: str) -> Path | None:
     return max(found, key=lambda folder: folder.stat().st_mtime) if found else None
 
 
+def model_config(location: str) -> Mapping[str, Any]:
+    """``config.json`` of what find_model located."""
+    folder = local_folder(location)
+    return MODELS[location] if folder is None else _read_config(folder)
+
+
 def converted_model_dir(model: str) -> Path:
     return cache_dir() / "models" / model.replace("/", "--")
 
 
-def _read_config(folder: Path) -> dict[str, object]:
+def _read_config(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads((folder / "config.json").read_text("utf-8"))
     except (OSError, ValueError) as error:

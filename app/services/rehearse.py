@@ -6,7 +6,6 @@ command, environment and allocator settings of a real run.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import subprocess
@@ -19,14 +18,20 @@ from typing import Any
 
 from app.services.calibration import store_calibration
 from app.services.hardware import find_gpu, with_memory_limit
-from app.services.models import local_folder
-from app.services.planning import Planned, cluster_for_launch, plan_preset, plan_resolved, refuse_errors
+from app.services.models import model_config
+from app.services.planning import (
+    Planned,
+    cluster_for_launch,
+    plan_preset,
+    plan_resolved,
+    refuse_errors,
+    refuse_planned_only,
+)
 from app.services.presets import load_preset
 from app.services.resolve import with_cluster
 from core.rehearse.folder import read_answers, write_request
 from core.run.command import worker_command
 from core.run.config_file import write_config
-from planner.catalog.models import MODELS
 from planner.errors import ConfigError, LaunchError
 from planner.types import Preset
 
@@ -93,11 +98,12 @@ def rehearse_preset(
     if limit_bytes is not None:
         planned = _under_limit(planned, limit_bytes)
     refuse_errors(planned.plan)
+    refuse_planned_only(planned.plan)
     config = planned.resolved.config
     with tempfile.TemporaryDirectory(prefix="longfit-rehearsal-") as name:
         folder = Path(name)
         write_config(folder, config)
-        write_request(folder, model_config=_model_config(config.model), steps=steps, limit_bytes=limit_bytes)
+        write_request(folder, model_config=model_config(config.model), steps=steps, limit_bytes=limit_bytes)
         said = _run(planned, folder)
         answers = read_answers(folder, config.parallel.world)
     if not answers:
@@ -113,13 +119,6 @@ def limit_of_gpu(name: str) -> int:
 def _under_limit(planned: Planned, limit_bytes: int) -> Planned:
     resolved = with_cluster(planned.resolved, with_memory_limit(planned.resolved.cluster, limit_bytes))
     return replace(planned, resolved=resolved, plan=plan_resolved(resolved))
-
-
-def _model_config(model: str) -> Mapping[str, Any]:
-    folder = local_folder(model)
-    if folder is not None:
-        return dict(json.loads((folder / "config.json").read_text("utf-8")))
-    return MODELS[model]
 
 
 def _run(planned: Planned, folder: Path) -> str:

@@ -28,8 +28,9 @@ def random_model(config: RunConfig, raw_config: Mapping[str, Any], device: torch
     """
     register_attention()
     given = {key: value for key, value in raw_config.items() if value is not None}
-    model_config = AutoConfig.for_model(**given)
     spec = model_spec_from_config(config.model, raw_config)
+    # what is absent or null is no window: some families would take their default for it
+    model_config = AutoConfig.for_model(**{**given, "sliding_window": spec.sliding_window})
     check_attention(model_config, config.max_length)
     scale_rope(model_config, dict(config.rope_scaling))
     model_config.use_cache = False
