@@ -71,7 +71,7 @@ def run_longfit(model: str, data: str, cache: str) -> dict[str, Any]:
 
     started = time.perf_counter()
     prepared = prepare(
-        Request(data=DataConfig(train=(data,)), model=model, max_length=CAPACITY, cache_dir=cache, packing=True)
+        Request(data=DataConfig(train=(data,)), model=model, max_length=CAPACITY, cache_dir=cache, pack_length=CAPACITY)
     )
     store = TokenStore(prepared.train_store)
     packs = pack_lengths(store.lengths, CAPACITY, "0 0")

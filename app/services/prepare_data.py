@@ -35,9 +35,11 @@ def prepare_data(
 
     Raises: as ``prepare_sources``.
     """
+    packing = config.optimization("packing")
+    pack_length = 0 if packing is None else packing.as_dict().get("length") or config.max_length
     return prepare_sources(
         config.data, model=config.model, max_length=config.max_length, seed=config.seed,
-        packing=config.optimization("packing") is not None, cache_dir=cache_dir, on_progress=on_progress,
+        pack_length=pack_length, cache_dir=cache_dir, on_progress=on_progress,
     )  # fmt: skip
 
 
@@ -47,7 +49,7 @@ def prepare_sources(
     model: str,
     max_length: int,
     seed: int = 42,
-    packing: bool = False,
+    pack_length: int = 0,  # 0 without packing
     cache_dir: Path | None = None,
     on_progress: Progress | None = None,
 ) -> PreparedData:
@@ -63,7 +65,7 @@ def prepare_sources(
         "max_length": max_length,
         "cache_dir": str(cache_dir or default_cache_dir()),
         "seed": seed,
-        "packing": packing,
+        "pack_length": pack_length,
     }
     with subprocess.Popen(
         python_argv("-m", "core.data.prepare"),

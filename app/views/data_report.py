@@ -53,8 +53,9 @@ def packing_words(part: Mapping[str, Any]) -> str:
         key: f"{format_count(packing[f'rows_{key}'])} ({format_share(packing[f'fill_{key}'])} full)"
         for key in ("without", "with")
     }
-    length = format_count(part["max_length"])
-    return f"rows of max_length {length}: {counts['without']} without packing, {counts['with']} with packing"
+    length, pack_length = format_count(part["max_length"]), format_count(packing["length"])
+    packs = "" if pack_length == length else f" into {pack_length}"
+    return f"rows of max_length {length}: {counts['without']} without packing, {counts['with']} with packing{packs}"
 
 
 def histogram_rows(part: Mapping[str, Any], *, width: int = 40, ascii_only: bool = False) -> list[tuple[str, str, str]]:

@@ -27,7 +27,8 @@ class BatchPlan:
     Args:
         units_per_batch: packs (with packing) or samples that one micro-batch lays end to end:
             ``per_device_train_batch_size``.
-        capacity: tokens of a pack, ``max_length``; unused without packing.
+        capacity: tokens of the longest row, ``max_length``; unused without packing.
+        pack_length: tokens of a pack; 0: capacity. Samples longer than it are rows of their own.
         shuffle: False for evaluation: samples in the order of the store.
     """
 
@@ -38,6 +39,7 @@ class BatchPlan:
         units_per_batch: int = 1,
         packing: bool = False,
         capacity: int = 0,
+        pack_length: int = 0,
         data_rank: int = 0,
         data_world: int = 1,
         seed: int = 0,
@@ -49,6 +51,7 @@ class BatchPlan:
         self.units_per_batch = units_per_batch
         self.packing = packing
         self.capacity = capacity
+        self.pack_length = pack_length or capacity
         self.data_rank = data_rank
         self.data_world = data_world
         self.seed = seed
@@ -75,7 +78,8 @@ class BatchPlan:
         if self._order is None or self._order[0] != epoch:
             packs = None
             if self.packing:
-                packs = pack_lengths(self._lengths, self.capacity, f"{self.seed} {epoch}" if self.shuffle else 0)
+                seed = f"{self.seed} {epoch}" if self.shuffle else 0
+                packs = pack_lengths(self._lengths, self.pack_length, seed, longest=self.capacity)
             count = len(self.store) if packs is None else len(packs)
             order = shuffled(count, self.seed, epoch, "epoch") if self.shuffle else np.arange(count)
             self._order = (epoch, order, packs)

@@ -53,9 +53,9 @@ class Intake:
         self._special = re.compile("|".join(map(re.escape, tokenizer.special_tokens)) or r"(?!)")
 
     def run(
-        self, sources: Sequence[Source], path: Path, *, packing: bool, weights: Mapping[str, float] | None = None
+        self, sources: Sequence[Source], path: Path, *, pack_length: int = 0, weights: Mapping[str, float] | None = None
     ) -> tuple[TokenStore, dict[str, Any]]:
-        """The store at ``path`` and its report (``packing`` words it only); ``weights`` as in core/data/mixture.py.
+        """The store at ``path`` and its report (``pack_length`` words it only); ``weights`` as in core/data/mixture.py.
 
         Raises:
             DataRefused: bad rows under on_bad_row "stop", or no usable row.
@@ -80,7 +80,7 @@ class Intake:
                 lengths=self._writer.lengths,
                 num_targets=self._writer.num_targets,
                 max_length=self.max_length,
-                packing=packing,
+                pack_length=pack_length,
             )
             report["preview"] = self.preview
             self._judge(report)

@@ -1,6 +1,7 @@
 """Packing: whole samples into rows of one capacity, best fit decreasing. Called by BatchPlan and by the data report.
 
-    lengths 5 3 4 2 6 1 7, capacity 8      ->   |7 1|6 2|5 3|4 .|    fill 28/32
+    lengths 5 3 4 2 6 1 7, capacity 8                 ->   |7 1|6 2|5 3|4 .|    fill 28/32
+    lengths 5 3 4 2 6 1 7, capacity 4, longest 8      ->   |7|6|5|4|3 1|2 .|
 
 No sample is cut or lost, the last row is kept however short it is, and samples stay apart in the trainer (restarted
 positions, cu_seqlens), so a pack changes speed and nothing else.
@@ -39,24 +40,25 @@ class Packs(Sequence[tuple[int, ...]]):
         return (self[index] for index in range(len(self)))
 
 
-def pack_lengths(lengths: Sequence[int] | np.ndarray, capacity: int, seed: int | str = 0) -> Packs:
-    """Sample ids of each pack.
+def pack_lengths(lengths: Sequence[int] | np.ndarray, capacity: int, seed: int | str = 0, *, longest: int = 0) -> Packs:
+    """Sample ids of each pack. Samples above ``capacity``, up to ``longest``, are packs of their own.
 
     The seed decides only which of several equally long samples goes where: the number of packs and their fill depend
     on the lengths alone, so every epoch has the same number of rows. The work is done once for each distinct length:
     0.07 s for 1e5 samples, 5 s for 1e7.
 
     Raises:
-        ValueError: a length is < 1 or > capacity (the over-length policy ran before packing).
+        ValueError: a length is < 1 or > max(capacity, longest): the over-length policy ran before packing.
     Source: D. S. Johnson, "Near-optimal bin packing algorithms" (1973): best fit decreasing needs at most 11/9 of the
     optimal number of bins plus 4; on token lengths it is usually the optimum or one above.
     """
     sizes = np.asarray(lengths, dtype=np.int64)
     if len(sizes) == 0:
         return Packs(np.empty(0, np.int64), np.zeros(1, np.int64))
-    if sizes.min() < 1 or sizes.max() > capacity:
-        worst = int(sizes.max()) if sizes.max() > capacity else int(sizes.min())
-        raise ValueError(f"cannot pack a sample of {worst} tokens into rows of {capacity}")
+    limit = max(capacity, longest)
+    if sizes.min() < 1 or sizes.max() > limit:
+        worst = int(sizes.max()) if sizes.max() > limit else int(sizes.min())
+        raise ValueError(f"cannot pack a sample of {worst} tokens into rows of {limit}")
     distinct, counts = np.unique(sizes, return_counts=True)
     packs = _best_fit(distinct[::-1].tolist(), counts[::-1].tolist(), capacity)
     ties = random_keys(np.arange(len(sizes), dtype=np.uint64), seed, "pack")
@@ -64,9 +66,10 @@ def pack_lengths(lengths: Sequence[int] | np.ndarray, capacity: int, seed: int |
     return _fill(packs, longest_first, dict(zip(distinct[::-1].tolist(), counts[::-1].tolist())))
 
 
-def fill_ratio(num_tokens: int, num_rows: int, capacity: int) -> float:
-    """Share of a batch of ``num_rows`` rows of ``capacity`` tokens that is real tokens, 0..1."""
-    return num_tokens / (num_rows * capacity) if num_rows else 0.0
+def fill_ratio(lengths: np.ndarray, num_rows: int, capacity: int) -> float:
+    """Share of ``num_rows`` rows of ``capacity`` tokens that is real tokens, 0..1; a longer sample fills its row."""
+    room = num_rows * capacity + int(np.maximum(lengths - capacity, 0).sum())
+    return int(lengths.sum()) / room if num_rows else 0.0
 
 
 def _best_fit(sizes: list[int], counts: list[int], capacity: int) -> list[_Alike]:
@@ -86,6 +89,9 @@ def _best_fit(sizes: list[int], counts: list[int], capacity: int) -> list[_Alike
         room[left].append(alike)
 
     for size, count in zip(sizes, counts):
+        if size > capacity:
+            put((count, ((size, 1),)), 0)
+            continue
         while count:
             at = bisect_left(rooms, size)
             if at < len(rooms):

@@ -47,7 +47,7 @@ class Request:
     max_length: int
     cache_dir: str
     seed: int = 42
-    packing: bool = False  # words the report only: packing changes no token
+    pack_length: int = 0  # tokens of a pack, 0 without packing; words the report only: packing changes no token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ def _write(
             intake = Intake(data, tokenizer, max_length=request.max_length, seed=request.seed, progress=progress)
             path = work / ("whole" if splits else name)
             weights = dict(data.weights) if name == "train" else {}
-            stores[name], reports[name] = intake.run(sources, path, packing=request.packing, weights=weights)
+            stores[name], reports[name] = intake.run(sources, path, pack_length=request.pack_length, weights=weights)
             keys[name] = np.array(intake.row_keys, dtype=np.uint64)
     if splits:
         whole = stores["train"]

@@ -100,9 +100,11 @@ class Tally:
     def num_bad(self) -> int:
         return self.fates["bad"]
 
-    def to_dict(self, *, lengths: np.ndarray, num_targets: int, max_length: int, packing: bool) -> dict[str, Any]:
-        """The report of the samples that stayed: ``lengths`` (num_samples,) tokens of each."""
-        packs = len(pack_lengths(lengths, max_length))
+    def to_dict(self, *, lengths: np.ndarray, num_targets: int, max_length: int, pack_length: int) -> dict[str, Any]:
+        """The report of the samples that stayed: ``lengths`` (num_samples,) tokens of each; ``pack_length`` 0: no
+        packing is asked for, and the report says what it would do."""
+        capacity = pack_length or max_length
+        packs = len(pack_lengths(lengths, capacity, longest=max_length))
         num_tokens = int(lengths.sum())
         row_lengths = np.array(self.lengths, dtype=np.int64)
         remarks = [*self.remarks, *(remark for each in self.sets for remark in each.remarks())]
@@ -118,10 +120,11 @@ class Tally:
             "lengths": length_statistics(row_lengths, max_length),
             "longest_row": {"tokens": self.longest[0], "origin": self.longest[1]},
             "packing": {
+                "length": capacity,
                 "rows_without": len(lengths),
                 "rows_with": packs,
-                "fill_without": fill_ratio(num_tokens, len(lengths), max_length),
-                "fill_with": fill_ratio(num_tokens, packs, max_length),
+                "fill_without": fill_ratio(lengths, len(lengths), max_length),
+                "fill_with": fill_ratio(lengths, packs, capacity),
             },
             "shapes": dict(self.shapes.most_common()),
             "notes": dict(self.notes.most_common()),
@@ -135,7 +138,10 @@ class Tally:
                 for path, counts in self.files.items()
             ],
             "sets": [asdict(each) for each in self.sets],
-            "remarks": [*remarks, *remarks_on(row_lengths, self.fates, max_length, num_tokens, packing=packing)],
+            "remarks": [
+                *remarks,
+                *remarks_on(row_lengths, self.fates, max_length, num_tokens, pack_length=pack_length),
+            ],
         }
 
 
@@ -160,14 +166,15 @@ def length_statistics(lengths: np.ndarray, max_length: int) -> dict[str, Any]:
 
 
 def remarks_on(
-    lengths: np.ndarray, fates: Counter[str], max_length: int, num_kept_tokens: int, *, packing: bool
+    lengths: np.ndarray, fates: Counter[str], max_length: int, num_kept_tokens: int, *, pack_length: int
 ) -> list[str]:
     """What a person should know before spending GPU hours."""
     if len(lengths) == 0:
         return []
     longest, remarks = int(lengths.max()), []
-    if longest < max_length and not packing:
-        remarks.append(f"Your longest row is {longest:,} tokens; max_length {max_length:,} is never reached.")
+    if longest < max_length and pack_length < max_length:
+        packs = f", a pack has {pack_length:,}" if pack_length else ""
+        remarks.append(f"Your longest row is {longest:,} tokens{packs}; max_length {max_length:,} is never reached.")
     elif longest < max_length:
         remarks.append(
             f"Your longest row is {longest:,} tokens: packs fill max_length {max_length:,}, no sample is that long."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from core.optimizations.evidence import Evidence, NotActive
 from planner.effects import Effect
-from planner.optimization import PlanContext, RankShape
+from planner.optimization import PlanContext, RankShape, knob
 from planner.types import Issue
 
 if TYPE_CHECKING:
@@ -28,18 +28,31 @@ class Packing:
     available: ClassVar[bool] = True
     searched: ClassVar[tuple[Mapping[str, Any], ...]] = ()
 
+    length: int = knob(0, minimum=0, help="tokens of a pack; longer samples are rows of their own; 0: max_length")
+
     def check(self, ctx: PlanContext) -> tuple[Issue, ...]:
-        return ()
+        if self.length <= ctx.config.max_length:
+            return ()
+        issue = Issue(
+            code="packing-length",
+            severity="error",
+            what=f"packing: length is {self.length:,}, max_length is {ctx.config.max_length:,}.",
+            why="max_length is the longest row of any kind, packs included.",
+            fix=f"Leave packing.length out, or raise max_length to {self.length:,}.",
+            suggestion=(("packing.length", 0),),
+        )
+        return (issue,)
 
     def reshape(self, shape: RankShape) -> RankShape:
         return shape
 
     def effect(self, ctx: PlanContext) -> Effect:
-        """None: a plan is made for a full row, and a full row of one sample costs the most attention."""
+        """None: a plan is made for a row of max_length, and one sample may be that long whatever packs hold."""
         return Effect()
 
     def apply(self, setup: TrainingSetup) -> None:
         setup.packing = True  # the trainer lays out its rows by packs (core/data/batches.py)
+        setup.pack_length = self.length
 
     def verify(self, setup: TrainingSetup) -> Evidence:
         rows, samples = setup.counts["rows"], setup.counts["samples"]

@@ -78,7 +78,7 @@ def build_trainer(
     # The adapters are equal on every rank; from here on each rank draws its own dropout masks.
     torch.manual_seed(config.seed + 1 + mesh.rank)
     tell("phase", name="data")
-    batches, eval_batches = _batches(directory, config, mesh, packing=setup.packing)
+    batches, eval_batches = _batches(directory, config, mesh, packing=setup.packing, pack_length=setup.pack_length)
     trainer = Trainer(
         setup,
         optimizer=optimizer,
@@ -109,7 +109,7 @@ def _refuse_float16_parameters(model: nn.Module) -> None:
 
 
 def _batches(
-    directory: RunDirectory, config: RunConfig, mesh: Mesh, *, packing: bool
+    directory: RunDirectory, config: RunConfig, mesh: Mesh, *, packing: bool, pack_length: int
 ) -> tuple[BatchPlan, BatchPlan | None]:
     """Micro-batches of this rank: shuffled by the seed for training, in the order of the store for evaluation."""
     try:
@@ -123,6 +123,7 @@ def _batches(
     common: dict[str, Any] = {
         "packing": packing,
         "capacity": config.max_length,
+        "pack_length": pack_length,
         "data_rank": mesh.data_rank,
         "data_world": mesh.degrees.data,
         "seed": config.seed,

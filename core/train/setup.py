@@ -36,7 +36,8 @@ class TrainingSetup:
     layer_inputs: LayerInputs | None = None  # inputs of checkpointed layers, when they wait in host memory
     liger: LigerOps | None = None  # modules that compute in Liger's kernels
     layer_engine: LayerEngine | None = None  # decoder layers by hand-written forwards and backwards
-    packing: bool = False  # several samples share a row of max_length
+    packing: bool = False  # several samples share a row
+    pack_length: int = 0  # tokens of such a row; 0: max_length
     undo: list[Callable[[], None]] = field(default_factory=list)  # patches to take back, last first
     counts: Counter[str] = field(default_factory=Counter)  # what really happened, for ``verify``: "rows", "samples"
     seen: dict[str, set[str]] = field(default_factory=dict)  # the same by name: {"lora": {module, ...}}

@@ -30,7 +30,7 @@ def part(**changes: Any) -> dict[str, Any]:
             "histogram": [{"upto": 64, "rows": 6}, {"upto": 128, "rows": 2}],
         },
         "longest_row": {"tokens": 120, "origin": "a.jsonl:3"},
-        "packing": {"rows_without": 8, "rows_with": 7, "fill_without": 0.78, "fill_with": 0.89},
+        "packing": {"length": 64, "rows_without": 8, "rows_with": 7, "fill_without": 0.78, "fill_with": 0.89},
         "shapes": {"messages": 7, "alpaca": 1},
         "notes": {"unanswered end cut": 1},
         "problems": {

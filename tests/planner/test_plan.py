@@ -142,6 +142,14 @@ def test_an_unknown_optimization_is_refused_with_the_known_ones() -> None:
     assert all(name in refused.value.why for name in REGISTRY)
 
 
+def test_packs_longer_than_rows_are_refused_and_shorter_ones_change_no_byte() -> None:
+    issue = issue_of(plan_of({**LEAN_LORA, "packing": {"length": 8193}}), "packing-length")
+    assert "8,193" in issue.what
+    assert "8,192" in issue.what
+    shorter, plain = plan_of({**LEAN_LORA, "packing": {"length": 4096}}), plan_of()
+    assert shorter.worst_gpu.used_bytes == plain.worst_gpu.used_bytes
+
+
 def test_length_beyond_the_model_is_refused_with_the_factor_that_would_do() -> None:
     issue = issue_of(plan_of(max_length=100_000), "length-beyond-model")
     assert "100000" in issue.what

@@ -134,6 +134,8 @@ def _swift(values: Values) -> list[Item]:
                   for knob, name in (("rank", "galore_rank"), ("update_interval", "galore_update_proj_gap"),
                                      ("scale", "galore_scale")) if f"galore.{knob}" in values]  # fmt: skip
     items += _on(values, "packing", "packing")
+    if values.get("packing.length"):
+        items.append(_item("packing_length", values["packing.length"], "packing.length"))
     items += [_item("attn_impl", found, "flash_attention")] if (found := _attention(values, "flash_attn")) else []
     if _degree(values) > 1:
         items.append(_item("sequence_parallel_size", _degree(values), "sequence_parallel"))

@@ -33,6 +33,7 @@ _REASONS = {
     "ring": "it chooses the degrees of Ulysses and ring by itself",
     "sequence_parallel": "it is no training argument there",
     "data.train": "names are written differently, or rows cannot be sampled by `#n`",
+    "packing.length": "a pack is as long as the longest row there",
     "data.weights": "sets are joined whole there",
     "data.over_length": "longer rows have one fate there",
     "data.shape": "the shape of rows is recognised or registered there",

@@ -6,10 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from app.services.importing.draft import Draft, Wish
+from app.services.importing.draft import Draft
 
 _ROPE_TYPES = ("linear", "dynamic", "yarn")
-_PACK_KNOBS = ("max_length", "length", "pack_length", "tokens")  # what a knob of packing may be called one day
 
 
 def settle_lengths(draft: Draft) -> None:
@@ -33,25 +32,15 @@ def _settle_packing(draft: Draft) -> None:
         draft.put("max_length", length.value, length.setting, why="A pack is a row of max_length.")
     elif int(length.value) == int(rows):
         draft.tell("default", [length.setting], why="A pack is a row of max_length.")
+    elif int(length.value) < int(rows):
+        draft.put("packing.length", length.value, length.setting, why="Longer samples are rows of their own.")
     else:
-        _other_pack_length(draft, length, int(rows))
-
-
-def _other_pack_length(draft: Draft, length: Wish, rows: int) -> None:
-    knob = next((name for name in _PACK_KNOBS if name in draft.facts.knobs("packing")), None)
-    if knob is not None:
-        draft.put(f"packing.{knob}", length.value, length.setting)
-        return
-    effect = (
-        f"samples between {length.value} and {rows} tokens would no longer stay whole"
-        if int(length.value) < rows
-        else f"samples between {rows} and {length.value} tokens would stay whole, and a row holds more"
-    )
-    draft.tell(
-        "impossible", [length.setting], what=f"A pack holds {rows} tokens, as max_length says.",
-        why="Packs and samples have one limit here.", fix=f"--set max_length={length.value}: {effect}.",
-        keys={"max_length": rows},
-    )  # fmt: skip
+        draft.tell(
+            "impossible", [length.setting], what=f"A pack holds {rows} tokens, as max_length says.",
+            why="max_length is the longest row of any kind, packs included.",
+            fix=f"--set max_length={length.value}: samples between {rows} and {length.value} tokens then stay whole.",
+            keys={"max_length": rows},
+        )  # fmt: skip
 
 
 def _settle_rope(draft: Draft) -> None:

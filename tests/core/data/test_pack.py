@@ -52,7 +52,10 @@ def test_packs_are_as_full_as_best_fit_sample_by_sample(lengths: list[int], capa
 def test_the_drawing_in_the_docstring() -> None:
     packs = pack_lengths([5, 3, 4, 2, 6, 1, 7], 8)
     assert sorted(sorted(pack) for pack in packs) == [[0, 1], [2], [3, 4], [5, 6]]
-    assert fill_ratio(28, len(packs), 8) == 28 / 32
+    assert fill_ratio(np.array([5, 3, 4, 2, 6, 1, 7]), len(packs), 8) == 28 / 32
+    shorter = pack_lengths([5, 3, 4, 2, 6, 1, 7], 4, longest=8)
+    assert sorted(sorted(pack) for pack in shorter) == [[0], [1, 5], [2], [3], [4], [6]]
+    assert fill_ratio(np.array([5, 3, 4, 2, 6, 1, 7]), len(shorter), 4) == 28 / 30
 
 
 def test_a_sample_of_exactly_capacity_gets_a_row_and_one_more_token_is_refused() -> None:
@@ -67,4 +70,17 @@ def test_a_hundred_thousand_lengths_pack_tightly_and_fast() -> None:
     start = time.process_time()
     packs = pack_lengths(lengths, 8192)
     assert time.process_time() - start < 5
-    assert fill_ratio(int(lengths.sum()), len(packs), 8192) > 0.99
+    assert fill_ratio(lengths, len(packs), 8192) > 0.99
+
+
+@given(st.lists(st.integers(1, 64), min_size=1, max_size=80), st.integers(0, 2))
+def test_samples_longer_than_a_pack_stay_alone_and_the_others_pack_as_if_they_were_not_there(
+    lengths: list[int], seed: int
+) -> None:
+    packs = list(pack_lengths(lengths, 16, seed, longest=64))
+    assert sorted(sample for pack in packs for sample in pack) == list(range(len(lengths)))
+    assert all(len(pack) == 1 or sum(lengths[sample] for sample in pack) <= 16 for pack in packs)
+    short = [length for length in lengths if length <= 16]
+    assert len(packs) == len(lengths) - len(short) + len(pack_lengths(short, 16))
+    with pytest.raises(ValueError, match="65 tokens into rows of 64"):
+        pack_lengths([*lengths, 65], 16, longest=64)

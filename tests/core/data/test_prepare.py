@@ -26,12 +26,12 @@ from tests.core.data.templates import DATA
 def run(tmp_path: Path, chatml_folder: Path) -> Any:
     """run("name in tests/data" or path, max_length=..., **DataConfig) -> Prepared"""
 
-    def run(train: str | Path, *, max_length: int = 64, seed: int = 42, packing: bool = False, **data: Any) -> Prepared:
+    def run(train: str | Path, *, max_length: int = 64, seed: int = 42, pack_length: int = 0, **data: Any) -> Prepared:
         spec = str(DATA / train) if isinstance(train, str) and not train.startswith("/") else str(train)
         return prepare(
             Request(
                 data=DataConfig(train=(spec,), **data), model=str(chatml_folder), max_length=max_length,
-                cache_dir=str(tmp_path / "cache"), seed=seed, packing=packing,
+                cache_dir=str(tmp_path / "cache"), seed=seed, pack_length=pack_length,
             )
         )  # fmt: skip
 
@@ -50,7 +50,7 @@ def texts_of(store: str, tokenizer: Any) -> list[str]:
 @pytest.mark.parametrize("policy", ["drop", "truncate_left", "truncate_right", "split"])
 def test_each_row_has_one_fate_the_same_with_and_without_packing(run: Any, policy: str) -> None:
     """Bug case B01d: kept + truncated + split + dropped + bad = 7."""
-    plain, packed = (run("k01_overlength_mix.jsonl", over_length=policy, packing=packing) for packing in (False, True))
+    plain, packed = (run("k01_overlength_mix.jsonl", over_length=policy, pack_length=n) for n in (0, 64))
     rows = rows_of(plain)
     assert rows["read"] == 7 == rows["kept"] + rows["truncated"] + rows["split"] + rows["dropped"] + rows["bad"]
     assert rows == rows_of(packed)
@@ -173,8 +173,11 @@ def test_remarks_say_what_is_never_reached_and_what_repeats(run: Any) -> None:
     assert plain.report["train"]["remarks"] == [
         f"Your longest row is {longest} tokens; max_length 8,192 is never reached."
     ]
-    packed = run("k02_ga_tail_10.jsonl", max_length=8192, packing=True)
+    packed = run("k02_ga_tail_10.jsonl", max_length=8192, pack_length=8192)
     assert "no sample is that long" in packed.report["train"]["remarks"][0]
+    shorter = run("k02_ga_tail_10.jsonl", max_length=8192, pack_length=32)
+    assert "a pack has 32; max_length 8,192 is never reached" in shorter.report["train"]["remarks"][0]
+    assert shorter.report["train"]["packing"]["rows_with"] > packed.report["train"]["packing"]["rows_with"]
     cut = run("k01_overlength_mix.jsonl").report["train"]["remarks"]
     assert cut[0].endswith("are longer than max_length 64 and were cut.")
     assert cut[1].endswith("are lost that way; over_length: split keeps them.")

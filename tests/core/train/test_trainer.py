@@ -119,6 +119,17 @@ def test_packing_trains_the_same_samples_in_fewer_steps(tiny_model_dir, tmp_path
     assert [evidence["optimization"] for evidence in channel.of("evidence")] == ["attention", "packing", "lora"]
 
 
+def test_shorter_packs_leave_longer_samples_alone(tiny_model_dir, tmp_path):
+    packing = setting("packing", length=16)
+    directory = make_run(tmp_path, tiny_model_dir, LORA, packing, max_steps=-1, num_train_epochs=1)
+    seen, channel = ids_seen(directory)
+    assert sorted(sample for pack in seen for sample in pack) == list(range(10))
+    by_row = sorted((row["tokens"], len(pack)) for row, pack in zip(channel.train_rows, seen, strict=True))
+    assert max(by_row) > (16, 1)
+    assert all(tokens <= 16 or samples == 1 for tokens, samples in by_row)
+    assert any(samples > 1 for _, samples in by_row)
+
+
 @pytest.mark.parametrize("kind", ["linear", "cosine", "constant", "wsd"])
 @pytest.mark.parametrize("warmup", [{"warmup_ratio": 0.3}, {"warmup_steps": 3, "warmup_ratio": 0.9}])
 def test_learning_rate_follows_schedule_and_warmup(tiny_model_dir, tmp_path, kind, warmup):

@@ -111,7 +111,9 @@ SWIFT = (
     Case(name="galore off", text=f"swift sft {M7} {D} --max_length 2048 --use_galore false",
          told={"--use_galore false": "default"}),
     Case(name="packing", text=f"swift sft {M7} {D} --max_length 8192 --packing True --packing_max_seq_len 4096",
-         values={"packing": True, "max_length": 8192}, told={"--packing_max_seq_len 4096": "impossible"}),
+         values={"packing.length": 4096, "max_length": 8192}, told={"--packing_max_seq_len 4096": "translated"}),
+    Case(name="packs longer than rows", text=f"swift sft {M7} {D} --max_length 2048 --packing true --packing_length 8192",
+         values={"packing": True, "max_length": 2048}, told={"--packing_length 8192": "impossible"}),
     Case(name="shares of sets", text=f"swift sft {M7} --dataset a.jsonl b.jsonl --max_length 8192 "
          "--interleave_prob 0.7 0.3 --stopping_strategy all_exhausted",
          values={"data.weights": {"a.jsonl": 0.7, "b.jsonl": 0.3}},

@@ -46,12 +46,6 @@ class LigerWithLoss(Entry):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackingWithLength(Entry):
-    name: ClassVar[str] = "packing"
-    max_length: int = knob(0, help="")
-
-
-@dataclass(frozen=True, kw_only=True)
 class PlannedOnly(Entry):
     name: ClassVar[str] = "qlora"
     available: ClassVar[bool] = False
@@ -105,12 +99,6 @@ def test_liger_keeps_its_loss_when_it_has_one():
     values = imported_with("--use_liger_kernel true", LigerWithLoss).preset.values
     assert values["liger"] is True
     assert "fused_loss" not in values
-
-
-def test_a_pack_length_of_its_own_is_a_knob_once_packing_has_one():
-    flags = "--packing true --packing_length 1024"
-    assert kind_of(imported_with(flags), "--packing_length") == "impossible"
-    assert imported_with(flags, PackingWithLength).preset.values["packing"] == {"max_length": 1024}
 
 
 def test_a_method_that_is_only_planned_stays_in_the_preset_and_is_told():
