@@ -97,7 +97,7 @@ def transient_terms(s: Sizes) -> tuple[TermSpec, ...]:
 
 
 def evaluation_terms(s: Sizes, num_tokens: int) -> tuple[TermSpec, ...]:
-    """One layer of an evaluation batch of ``num_tokens`` tokens on this rank."""
+    """One layer of an evaluation batch of ``num_tokens`` tokens on this rank, and what its loss gathers."""
     c = s.c
     return (
         TermSpec(
@@ -105,5 +105,10 @@ def evaluation_terms(s: Sizes, num_tokens: int) -> tuple[TermSpec, ...]:
             bytes=c * (4 * s.d + 3 * s.f) * num_tokens,
             formula=f"{c}(4d + 3f) * {num_tokens} tokens: embeddings, layer input, residual, normed input, silu(gate), "
             "up, product",
+        ),
+        TermSpec(
+            key="evaluation.bucket", part="activations", instants=frozenset({"evaluation"}), bytes=c * s.d * num_tokens,
+            formula=f"{c}d * {num_tokens} tokens: hidden states of one range of positions, at most the whole batch",
+            source="core/train/position_loss.py",
         ),
     )  # fmt: skip

@@ -27,6 +27,7 @@ from core.parallel.mesh import build_mesh
 from core.train.build import enabled_optimizations
 from core.train.forward import forward_loss
 from core.train.optimizer import build_optimizer
+from core.train.position_loss import PositionLoss, position_edges
 from core.train.setup import TrainingSetup
 from planner.model_spec import model_spec_from_config
 from planner.types import RunConfig
@@ -126,7 +127,10 @@ def step_peaks(model_config: dict[str, Any], config: RunConfig, *, as_cuda: bool
         step()
         enter("evaluation")
         with torch.no_grad():
-            forward_loss(setup, shard_row(row, setup.mesh, CPU))
+            shard = shard_row(row, setup.mesh, CPU)
+            setup.loss = PositionLoss(setup.loss, position_edges(tokens), CPU)
+            setup.loss.position_ids = shard.position_ids
+            forward_loss(setup, shard)
     return mode.peaks
 
 
