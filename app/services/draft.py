@@ -35,6 +35,11 @@ class Draft:
         return overrides_between(self.preset.values, self.values)
 
     @property
+    def argument(self) -> str:
+        """What names the preset on a command line: its name, or its file where that is not among the presets."""
+        return self.preset.path if self.preset.origin == "file" and self.preset.path else self.preset.name
+
+    @property
     def hardware(self) -> str:
         """What ``--gpu`` would say; empty when the preset's own hardware is meant."""
         if self.gpu == AS_PRESET and not self.count:

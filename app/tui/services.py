@@ -5,14 +5,17 @@ Every method is a use case of app/services. Modules are imported where used: the
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planner.types import Alternative, ClusterSpec, Plan, Preset
 
 if TYPE_CHECKING:
+    from app.services.importing.imported import Imported
     from app.services.prepare_data import Progress
     from app.services.resolve import Resolved
     from app.services.runs import RunList
@@ -89,6 +92,27 @@ class Services:
         from app.services.presets import save_preset
 
         return save_preset(preset)
+
+    def save_preset_as(self, preset: Preset, name: str) -> Preset:
+        """Among the user's presets, under that name; as it is loaded from there. Raises: as save_preset."""
+        self.save_preset(replace(preset, name=name))
+        return self.load_preset(name)
+
+    def keep_preset(self, preset: Preset) -> Preset:
+        """As a file in the cache, so that what is not saved has a command too; as it is loaded from there."""
+        from app.services.locations import cache_dir
+        from core.run.atomic import atomic_write
+
+        text = self.preset_text(preset, {})
+        path = cache_dir() / "imported" / f"{preset.name}-{hashlib.sha256(text.encode()).hexdigest()[:6]}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, text)
+        return self.load_preset(str(path))
+
+    def import_text(self, text: str) -> Imported:
+        from app.services.importing.imported import import_text
+
+        return import_text(text)
 
     def preset_text(self, preset: Preset, overrides: Mapping[str, Any]) -> str:
         from app.services.presets import preset_text

@@ -1,4 +1,4 @@
-"""Findings of an import or an export as rows, text and JSON. Called by the CLI; the TUI and the page may as well."""
+"""Findings of an import or an export as rows, blocks, text and JSON. Called by the CLI, the TUI and the page."""
 
 from __future__ import annotations
 
@@ -18,6 +18,20 @@ TITLES: dict[Kind, str] = {
     "translated": "Carried over", "implied": "Written down (that tool does it unasked)",
     "default": "Done anyway", "ignored": "Without effect here",
 }  # fmt: skip
+ROLES: dict[Kind, str] = {
+    "impossible": "error", "risk": "warning", "unknown": "warning", "translated": "", "implied": "", "default": "",
+    "ignored": "",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingBlock:
+    """All findings of one kind. ``role`` is error or warning where a face may use a colour, else empty."""
+
+    kind: Kind
+    title: str
+    role: str
+    lines: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +55,11 @@ def finding_rows(findings: Iterable[Finding]) -> tuple[FindingRow, ...]:
 
 def findings_text(findings: Sequence[Finding], *, width: int = 100) -> str:
     """One block a kind, the kinds that need an eye first. Ends without a newline."""
+    return "\n".join("\n".join((f"{block.title}:", *block.lines)) for block in findings_blocks(findings, width=width))
+
+
+def findings_blocks(findings: Sequence[Finding], *, width: int) -> tuple[FindingBlock, ...]:
+    """The blocks of ``findings_text``, for faces that give a kind a colour of its own."""
     blocks = []
     for kind in MEANINGS:
         rows = [row for row in finding_rows(findings) if row.kind == kind]
@@ -48,8 +67,8 @@ def findings_text(findings: Sequence[Finding], *, width: int = 100) -> str:
             lines = (
                 _implied(rows, width) if kind == "implied" else [line for row in rows for line in _lines(row, width)]
             )
-            blocks.append("\n".join((f"{TITLES[kind]}:", *lines)))
-    return "\n".join(blocks)
+            blocks.append(FindingBlock(kind=kind, title=TITLES[kind], role=ROLES[kind], lines=tuple(lines)))
+    return tuple(blocks)
 
 
 def counts_words(findings: Sequence[Finding]) -> str:

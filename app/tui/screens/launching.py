@@ -60,7 +60,7 @@ def _question(draft: Draft, plan: Plan, *, on_cpu: bool) -> str:
         speed_words(plan),
         *(f"{severity}: {words}" for severity, words in issue_lines(plan.issues)),
         "",
-        "$ " + command_text(draft.preset.name, draft.overrides, hardware="cpu" if on_cpu else ""),
+        "$ " + command_text(draft.argument, draft.overrides, hardware="cpu" if on_cpu else ""),
     ]
     if plan.verdict == "over":
         lines += ["", f"It is expected to run out of memory. Type {OVERRIDE_WORD!r} to launch all the same."]

@@ -17,6 +17,7 @@ from app.services.draft import AS_PRESET, Draft
 from app.tui.fields import field_of_error, field_text
 from app.tui.screens.dialogs import AskScreen, PickerScreen, TextScreen
 from app.tui.screens.launching import Launched, start_launch
+from app.tui.screens.paste import PasteScreen
 from app.tui.services import Services
 from app.tui.widgets.alternatives import AlternativesTable
 from app.tui.widgets.fields import FieldChanged, PickerRequested
@@ -48,16 +49,24 @@ class PlanScreen(Screen[None]):
     """Holds the draft and its plan. The plan is computed inline on every edit, the search in a thread."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left_square_bracket", "scale_length(0.5)", "half", key_display="[", tooltip="half the length"),
-        Binding("right_square_bracket", "scale_length(2)", "double", key_display="]", tooltip="double the length"),
+        Binding("left_square_bracket", "scale_length(0.5)", "length", key_display="[ ]", tooltip="half the length"),
+        Binding(
+            "right_square_bracket",
+            "scale_length(2)",
+            "double",
+            key_display="]",
+            show=False,
+            tooltip="double the length",
+        ),
         Binding("left_curly_bracket", "add_length(-1024)", "length - 1024", key_display="{", show=False),
         Binding("right_curly_bracket", "add_length(1024)", "length + 1024", key_display="}", show=False),
         Binding("a", "apply", "apply", tooltip="take the selected recommendation over"),
         Binding("m", "longest", "max", tooltip="set the longest length that fits"),
-        Binding("e", "explain", "explain", tooltip="explain the selected number, recommendation or field"),
-        Binding("w", "pin", "pin", tooltip="pin this plan and compare what follows with it"),
+        Binding("e", "explain", "why", tooltip="explain the selected number, recommendation or field"),
+        Binding("w", "pin", "pin", show=False, tooltip="pin this plan and compare what follows with it"),
         Binding("f", "goal", "goal", show=False, tooltip="recommend the fastest, the longest or the smallest first"),
         Binding("u", "undo", "undo", show=False, tooltip="take the last edit back"),
+        Binding("p", "paste", "paste", tooltip="paste a command or configuration of another tool"),
         Binding("c", "copy_command", "copy", tooltip="copy the command, and write it to a file"),
         Binding("s", "save", "save", show=False, tooltip="save as a preset"),
         Binding("L,ctrl+l", "launch", "launch", key_display="L", tooltip="launch it on this machine"),
@@ -279,7 +288,7 @@ class PlanScreen(Screen[None]):
         """The command line that does what the screen shows: train where it can be launched, plan where it cannot."""
         is_here = self.resolved is None or self.resolved.cluster.source == "detected"
         return command_text(
-            self.draft.preset.name,
+            self.draft.argument,
             self.draft.overrides,
             verb="train" if is_here else "plan",
             hardware=self.draft.hardware,
@@ -308,6 +317,14 @@ class PlanScreen(Screen[None]):
 
         text = self.services.preset_text(self.draft.preset, self.draft.overrides)
         self.app.push_screen(AskScreen("Save as preset: its name", text, value=f"{self.draft.preset.name}-mine"), save)
+
+    def action_paste(self) -> None:
+        def load(preset: Preset | None) -> None:
+            if preset is not None:
+                self.change(Draft.of(preset))
+                self.notify(f"Loaded {preset.path}", markup=False)
+
+        self.app.push_screen(PasteScreen(self.services), load)
 
     def action_launch(self) -> None:
         if self.plan is None or self.query_one(PlanPanel).has_class("-stale"):

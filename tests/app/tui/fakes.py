@@ -79,7 +79,7 @@ class FakeServices(Services):
         return (PRESET, OTHER)
 
     def load_preset(self, name):
-        return next(preset for preset in self.presets() if preset.name == name)
+        return next((preset for preset in self.presets() if preset.name == name), None) or super().load_preset(name)
 
     def model_names(self):
         return ("Qwen/Qwen2.5-7B-Instruct", "HuggingFaceTB/SmolLM2-135M-Instruct")

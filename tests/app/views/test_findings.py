@@ -13,6 +13,7 @@ from app.views.findings import (
     TITLES,
     counts_words,
     finding_rows,
+    findings_blocks,
     findings_json,
     findings_text,
     value_words,
@@ -82,3 +83,14 @@ def test_strict_stops_at_the_first_impossible_one():
     with pytest.raises(ConfigError, match="--use_galore true --galore_rank 64: Left out") as caught:
         refuse_impossible(FINDINGS)
     assert caught.value.fix == "So."
+
+
+def test_blocks_are_those_of_the_text_and_name_a_role_only_where_an_eye_is_needed():
+    blocks = findings_blocks(FINDINGS, width=60)
+    assert [(block.kind, block.role) for block in blocks] == [
+        ("impossible", "error"),
+        ("translated", ""),
+        ("implied", ""),
+    ]
+    text = findings_text(FINDINGS, width=60)
+    assert text == "\n".join("\n".join((f"{block.title}:", *block.lines)) for block in blocks)
