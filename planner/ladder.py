@@ -71,11 +71,17 @@ def climb(problem: Problem) -> Ladder:
     return Ladder(
         usable_bytes=problem.cluster.gpu.usable_bytes,
         rungs=tuple(_rungs(problem, [*runnable, *planned])),
-        by_other_methods=tuple(_rung(problem, _lowest(problem, other), ()) for other in others if other is not None),
+        by_other_methods=tuple(_rung(problem, _end(problem, other), ()) for other in others if other is not None),
     )
 
 
-def _lowest(problem: Problem, start: Candidate) -> Candidate:
+def lowest(problem: Problem) -> Candidate | None:
+    """The least that can be run by the method at hand; None when a check refuses its plain form already."""
+    start = price(problem, plainest(problem))
+    return None if start is None else _end(problem, start)
+
+
+def _end(problem: Problem, start: Candidate) -> Candidate:
     return [start, *_descend(problem, start, planned=False)][-1]
 
 
@@ -89,7 +95,8 @@ def _descend(problem: Problem, start: Candidate, *, planned: bool) -> Iterator[C
             for candidate in priced
             if candidate is not None
             and candidate.sizes.used < at.sizes.used
-            and candidate.host_bytes <= problem.cluster.host_bytes_per_node  # host memory is a wall too
+            # host memory is a wall too, unless the rung above is beyond it already
+            and candidate.host_bytes <= max(problem.cluster.host_bytes_per_node, at.host_bytes)
         ]
         if not lower:
             return

@@ -11,10 +11,11 @@ from typing import Literal
 from planner.account import Account, context, tally
 from planner.checks import collect_issues
 from planner.host import disk_bytes, host_bytes
+from planner.optimization import Optimization, PlanContext
 from planner.plan import Footprint, footprint, worst_verdict
 from planner.space import Problem
 from planner.time import step_seconds
-from planner.types import INSTANTS, Instant, RunConfig, Verdict
+from planner.types import INSTANTS, Instant, Issue, RunConfig, Verdict
 
 INDEPENDENT_ERRORS = frozenset({"length-beyond-model", "lora-targets"})  # of the length, of knobs that stay
 Wall = Literal["gpu", "host", "disk"]
@@ -40,10 +41,7 @@ def price(problem: Problem, config: RunConfig, *, refuse: bool = True) -> Candid
     optimizations = tuple(problem.built(setting) for setting in config.optimizations)
     ctx = context(config, problem.model, problem.cluster, problem.environment, optimizations)
     # an error that the config at hand has for another reason (its length, say) says nothing about the candidate
-    if refuse and any(
-        issue.severity == "error" and issue.code not in INDEPENDENT_ERRORS
-        for issue in collect_issues(ctx, optimizations)
-    ):
+    if refuse and _refusals(ctx, optimizations):
         return None
     result = tally(ctx, optimizations, problem.registry, plain=problem.plain(ctx))
     if refuse and result.combined.issues:
@@ -59,6 +57,19 @@ def price(problem: Problem, config: RunConfig, *, refuse: bool = True) -> Candid
         verdict=worst_verdict(problem.cluster, sizes, host=host, disk=disk),
         tokens_per_second=tokens / step_seconds(result.ctx, result.combined.work, result.combined.specs),
     )  # fmt: skip
+
+
+def _refusals(ctx: PlanContext, optimizations: tuple[Optimization, ...]) -> list[Issue]:
+    issues = collect_issues(ctx, optimizations)
+    return [issue for issue in issues if issue.severity == "error" and issue.code not in INDEPENDENT_ERRORS]
+
+
+def first_refusal(problem: Problem, config: RunConfig) -> str:
+    """Why a check refuses this candidate, in words; empty when none does."""
+    optimizations = tuple(problem.built(setting) for setting in config.optimizations)
+    ctx = context(config, problem.model, problem.cluster, problem.environment, optimizations)
+    issues = _refusals(ctx, optimizations)
+    return " ".join(part for part in (issues[0].what, issues[0].why) if part) if issues else ""
 
 
 def shortfall(problem: Problem, candidate: Candidate) -> tuple[Wall, int] | None:

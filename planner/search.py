@@ -39,12 +39,14 @@ def recommend(
     registry: Registry,
     goal: str = "fastest",
     limit: int = 8,
+    only_this_method: bool = False,
     expandable_segments: bool = True,
 ) -> tuple[Alternative, ...]:
     """The best ``limit`` combinations: those that fit first, by the goal, then those that miss least.
 
-    The method of the config (full, lora, qlora) is kept ahead of others, what is not available is never named, and
-    rank, targets and other knobs stay as they are. ``cheapest`` is dollars a token: on given hardware the fastest.
+    The method of the config (full, lora, qlora) is kept ahead of others, or kept alone (``only_this_method``). What is
+    not available is never named; rank, targets and other knobs stay as they are. ``cheapest`` is dollars a token: on
+    given hardware the fastest.
 
     Raises:
         ConfigError: ``goal`` is not one of GOALS, or ``cheapest`` on a GPU without a price.
@@ -62,7 +64,9 @@ def recommend(
         expandable_segments=expandable_segments,
     )  # fmt: skip
     ranking = _ranking(problem, goal)
-    ranked = sorted(_priced(problem, goal), key=ranking)
+    priced = _priced(problem, goal)
+    kept = [c for c in priced if c.config.method == config.method] if only_this_method else priced
+    ranked = sorted(kept, key=ranking)
     best = _reference_speed(problem, ranked)
     return tuple(_alternative(problem, candidate, best) for candidate in ranked[:limit])
 

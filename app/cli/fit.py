@@ -1,34 +1,89 @@
-"""`longfit fit`: the inverse question, the longest row or the largest batch that fits."""
+"""`longfit fit`: the inverse questions. The longest row, the largest batch, how many GPUs, which GPU."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from typing import Any
 
-from app.cli.planning_arguments import add_planning_arguments, overrides_of
-from app.services.hardware import parse_cluster
-from app.services.planning import largest_batch_for, longest_length_for, plan_preset
+from app.cli.planning_arguments import add_goal, add_memory_limit, add_planning_arguments, cluster_of, overrides_of
+from app.services.models import is_model
+from app.services.planning import largest_batch_for, longest_length_for, plan_resolved, refuse_length
+from app.services.presets import load_preset, preset_names
+from app.services.resolve import Resolved, resolve
+from app.services.sizing import METHODS, fewest_gpus_for, hardware_for, method_overrides, preset_of_model
+from planner.errors import ConfigError
+from planner.types import Preset
+
+QUESTIONS = ("length", "batch", "gpus", "hardware")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_planning_arguments(parser)
-    parser.add_argument("--solve", choices=("length", "batch"), default="length", help="what to make as large as fits")
-    parser.add_argument("--json", action="store_true")
+    add_planning_arguments(parser, "a preset, the path of one, or a model")
+    add_memory_limit(parser)
+    add_goal(parser)
+    parser.add_argument("--length", type=int, metavar="TOKENS", help="the same as --set max_length=TOKENS")
+    parser.add_argument("--method", choices=METHODS, help="in place of the preset's; lora for a model")
+    parser.add_argument("--solve", choices=QUESTIONS, help="the longest length (default), the largest batch, the"
+                        " fewest GPUs of the type of --gpu, or which hardware (default for a model alone)")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="machine-readable")
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 with an answer, 3 when nothing fits."""
-    cluster = parse_cluster(args.gpu) if args.gpu else None
-    resolved = plan_preset(args.preset, overrides_of(args), cluster=cluster).resolved
+    """0 with an answer, 2 bad input, 3 when nothing fits."""
+    preset, of_model = _preset(args.preset)
+    overrides = overrides_of(args)
+    if args.length is not None:
+        overrides["max_length"] = args.length
+    if args.method is not None:
+        overrides |= method_overrides(preset.values, args.method)
+    question = args.solve or ("hardware" if of_model and not args.gpu else "length")
+    if question in ("gpus", "hardware"):
+        return _print_sizing(args, preset, overrides, question)
+    resolved = resolve(preset, overrides, cluster=cluster_of(args, preset))
+    return _print_largest(args, resolved, question)
+
+
+def _preset(name: str) -> tuple[Preset, bool]:
+    """The preset of that name, or one made of the model of that name."""
+    if name not in preset_names() and is_model(name):
+        return preset_of_model(name), True
+    return load_preset(name), False
+
+
+def _print_sizing(args: argparse.Namespace, preset: Preset, overrides: dict[str, Any], question: str) -> int:
+    from app.services.hardware import parse_cluster
+    from app.views.sizing_view import sizing_dict, sizing_text
+
+    if question == "gpus" and not args.gpu:
+        raise ConfigError("--solve gpus asks how many, and not of which.", fix="Add --gpu A10, or --solve hardware.")
+    if args.memory_limit is not None:
+        raise ConfigError("--memory-limit is of given hardware.", fix="Leave it out, or ask for a length or a batch.")
+    cluster = parse_cluster(args.gpu) if args.gpu else parse_cluster("H200")  # asked about is other hardware anyway
+    resolved = resolve(preset, {**overrides, "sequence_parallel": 1, "ulysses": None, "ring": None}, cluster=cluster)
+    refuse_length(plan_resolved(resolved))
+    if question == "gpus":
+        sizing = fewest_gpus_for(resolved, cluster.gpu.name)
+    else:
+        sizing = hardware_for(resolved, goal=args.goal)
+    if args.json:
+        json.dump(sizing_dict(resolved, sizing, goal=args.goal), sys.stdout, indent=2)
+        print()
+    else:
+        print(sizing_text(resolved, sizing, goal=args.goal))
+    return 0 if sizing.answers else 3
+
+
+def _print_largest(args: argparse.Namespace, resolved: Resolved, question: str) -> int:
     key, solve = {
         "length": ("max_length", longest_length_for),
         "batch": ("per_device_train_batch_size", largest_batch_for),
-    }[args.solve]
+    }[question]
     answer = solve(resolved)
     hardware = f"{resolved.cluster.num_gpus} x {resolved.cluster.gpu.name}"
     if args.json:
-        json.dump({"solve": args.solve, "key": key, "value": answer, "hardware": hardware}, sys.stdout)
+        json.dump({"solve": question, "key": key, "value": answer, "hardware": hardware}, sys.stdout)
         print()
     elif answer:
         now = getattr(resolved.config, key)

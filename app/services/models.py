@@ -40,6 +40,15 @@ def find_model(model: str) -> tuple[ModelSpec, str]:
     )
 
 
+def is_model(model: str) -> bool:
+    """Whether find_model has an answer; a name that could be one, and is wrong, has none."""
+    try:
+        find_model(model)
+    except ConfigError:
+        return False
+    return True
+
+
 def local_folder(model: str) -> Path | None:
     """The folder that holds the weights' config.json, when there is one on this machine."""
     path = Path(os.path.expanduser(model))

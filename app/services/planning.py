@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from app.services.hardware import cpu_cluster, detect_cluster, detect_gpus, parse_cluster
@@ -112,6 +112,11 @@ def refuse_planned_only(plan: Plan) -> None:
     issue = next((issue for issue in plan.issues if issue.code == PLANNED_ONLY), None)
     if issue is not None:
         raise ConfigError(issue.what, why=issue.why, fix=issue.fix)
+
+
+def refuse_length(plan: Plan) -> None:
+    """For questions about other hardware. Raises: ConfigError when the length is beyond the model."""
+    refuse_errors(replace(plan, issues=tuple(issue for issue in plan.issues if issue.code == "length-beyond-model")))
 
 
 def refuse_errors(plan: Plan) -> None:

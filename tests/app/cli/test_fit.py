@@ -1,0 +1,77 @@
+"""`longfit fit`: length, batch, how many GPUs, which GPU; presets and models alike."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import app.services.sizing
+from app.cli.main import main
+from planner.catalog.gpus import GPUS
+
+
+@pytest.fixture
+def few_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app.services.sizing, "GPUS", {name: GPUS[name] for name in ("A10", "RTX-4090", "T4")})
+
+
+def answer_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict]:
+    code = main(["fit", *arguments, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_a_preset_is_asked_for_its_longest_row(capsys: pytest.CaptureFixture[str]) -> None:
+    code, answer = answer_of(capsys, "qwen2.5-7b-8k-1x24g")
+    assert code == 0
+    assert answer["key"] == "max_length"
+    assert answer["value"] > 8192
+    code, less = answer_of(capsys, "qwen2.5-7b-8k-1x24g", "--memory-limit", "22GB")
+    assert 0 < less["value"] < answer["value"]
+
+
+def test_a_model_is_asked_for_hardware(capsys: pytest.CaptureFixture[str], few_gpus: None) -> None:
+    arguments = ("Qwen/Qwen2.5-7B-Instruct", "--length", "16384", "--method", "lora")
+    code, answer = answer_of(capsys, *arguments)
+    assert code == 0
+    assert (answer["method"], answer["max_length"]) == ("lora", 16384)
+    assert {found["gpu"] for found in answer["answers"]} == {"A10", "RTX-4090"}
+    assert [found["gpu"] for found in answer["rejected"]] == ["T4"]
+    assert main(["fit", *arguments]) == 0
+    out = capsys.readouterr().out
+    assert "1 x RTX-4090" in out
+    assert "no bfloat16" in out
+
+
+def test_cheapest_names_what_has_no_price(capsys: pytest.CaptureFixture[str], few_gpus: None) -> None:
+    assert main(["fit", "qwen2.5-7b-instruct", "--length", "8192", "--goal", "cheapest", "--solve", "hardware"]) == 0
+    out = capsys.readouterr().out
+    assert "left out because it has no price: 1 x A10" in out
+    assert "$/Mtoken" in out
+
+
+def test_how_many_of_one_type(capsys: pytest.CaptureFixture[str]) -> None:
+    code, answer = answer_of(
+        capsys, "Qwen/Qwen2.5-7B-Instruct", "--length", "32768", "--solve", "gpus", "--gpu", "RTX-4090"
+    )
+    assert code == 0
+    assert answer["answers"][0]["num_gpus"] == 2
+    assert answer["rejected"][0]["num_gpus"] == 1
+    assert answer["rejected"][0]["missing_bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("Qwen/Qwen2.5-7B-Instruct", "--solve", "gpus"), "not of which"),
+        (("Qwen/Qwen2.5-7B-Instruct", "--length", "100000"), "factor: 3.5"),
+        (("Qwen/Qwen2.5-7B-Instruct", "--length", "-5"), "max_length is -5"),
+        (("no-such-thing",), "no preset named"),
+        (("Qwen/Qwen2.5-7B-Instruct", "--gpu", "A11"), "Did you mean A10"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(
+    capsys: pytest.CaptureFixture[str], few_gpus: None, arguments: tuple[str, ...], words: str
+) -> None:
+    assert main(["fit", *arguments]) == 2
+    assert words in capsys.readouterr().err

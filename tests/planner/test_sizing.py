@@ -1,0 +1,100 @@
+"""Which hardware and how many GPUs: the fewest is exact, rejected offers say when and by how much."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from core.optimizations import REGISTRY
+from planner.catalog.gpus import GPUS
+from planner.errors import ConfigError
+from planner.price import price
+from planner.sizing import Offer, Sizing, best_hardware, fewest_gpus
+from planner.space import Problem, candidates
+from planner.types import ParallelDegrees
+from tests.planner.plans import QWEN_7B, cluster_of, environment_of, run_config
+
+LORA: dict[str, Any] = {"lora": {"rank": 16, "adapter_dtype": "bfloat16"}}
+
+
+def offers(gpu: str, *counts: int) -> list[Offer]:
+    clusters = [cluster_of(gpu, count) for count in counts]
+    return [(cluster, environment_of(cluster)) for cluster in clusters]
+
+
+def fewest(gpu: str, *counts: int, optimizations: dict[str, Any] | None = None, **values: Any) -> Sizing:
+    config = run_config(LORA if optimizations is None else optimizations, **values)
+    return fewest_gpus(offers(gpu, *counts), config=config, model=QWEN_7B, registry=REGISTRY)
+
+
+def anything_fits(gpu: str, count: int, **values: Any) -> bool:
+    cluster = cluster_of(gpu, count)
+    problem = Problem(
+        config=run_config(LORA, parallel=ParallelDegrees(data=count), **values), model=QWEN_7B, cluster=cluster,
+        environment=environment_of(cluster), registry=REGISTRY,
+    )  # fmt: skip
+    priced = (price(problem, config) for config in candidates(problem))
+    return any(c is not None and c.verdict != "over" and c.config.method == "lora" for c in priced)
+
+
+def test_the_fewest_gpus_are_exactly_those_that_the_whole_space_needs() -> None:
+    found = fewest("A10", 1, 2, 3, 4, max_length=49152)
+    (answer,) = found.answers
+    count = answer.cluster.num_gpus
+    assert count == 2
+    assert [sized.cluster.num_gpus for sized in found.rejected] == list(range(1, count))
+    assert anything_fits("A10", count, max_length=49152)
+    assert not anything_fits("A10", count - 1, max_length=49152)
+
+
+def test_longer_rows_never_need_fewer() -> None:
+    counts = [fewest("A10", 1, 2, 3, 4, max_length=n).answers[0].cluster.num_gpus for n in (8192, 32768, 98304)]
+    assert counts == sorted(counts)
+
+
+def test_what_is_rejected_says_when_and_by_how_much() -> None:
+    found = fewest("RTX-3060-12G", 1, 2)
+    assert not found.answers
+    for sized in found.rejected:
+        assert sized.peak_instant is not None
+        assert sized.missing_bytes == sized.needed_bytes - GPUS["RTX-3060-12G"].usable_bytes > 0
+        assert "GiB are missing" in sized.why
+
+
+def test_a_refusal_is_said_once_and_has_its_reason() -> None:
+    found = fewest("T4", 1, 2, 4)
+    assert [sized.cluster.num_gpus for sized in found.rejected] == [1]
+    assert "no bfloat16" in found.rejected[0].why
+
+
+def best(goal: str, *gpus: str, **values: Any) -> Sizing:
+    config = run_config(LORA, **values)
+    return best_hardware(
+        [offers(gpu, 1, 2) for gpu in gpus], config=config, model=QWEN_7B, registry=REGISTRY, goal=goal
+    )
+
+
+def test_each_goal_has_its_order() -> None:
+    gpus = ("A10", "L4", "H100-80G", "RTX-3060-12G")
+    fastest = best("fastest", *gpus)
+    assert [sized.cluster.gpu.name for sized in fastest.answers] == ["H100-80G", "A10", "L4"]
+    smallest = best("smallest", *gpus)
+    sizes = [sized.cluster.num_gpus * sized.cluster.gpu.memory_bytes for sized in smallest.answers]
+    assert sizes == sorted(sizes)
+    cheapest = best("cheapest", *gpus)
+    prices = [sized.dollars_per_million_tokens for sized in cheapest.answers]
+    assert None not in prices
+    assert prices == sorted(prices)  # type: ignore[type-var]
+    assert [sized.cluster.gpu.name for sized in cheapest.without_price] == ["A10"]
+    assert [sized.cluster.gpu.name for sized in cheapest.rejected] == ["RTX-3060-12G"]
+
+
+def test_the_method_is_kept() -> None:
+    found = best("fastest", "RTX-4090")
+    assert "lora" in {setting.name for setting in found.answers[0].best.optimizations}  # type: ignore[union-attr]
+
+
+def test_longest_is_no_question_about_hardware() -> None:
+    with pytest.raises(ConfigError, match="cannot be ranked by the goal longest"):
+        best("longest", "A10")
