@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from core.attention.kernel import AttentionKernel
 from core.attention.segments import backward_segments, forward_segments
 from core.layer.linears import Pass, Projections, frozen_linear
-from core.layer.row_ops import RowOps
+from core.layer.row_ops import RowOps, Update
 from planner.layer_policy import LayerPolicy, tile_bounds
 
 ATTENTION_LINEARS = ("q_proj", "k_proj", "v_proj")
@@ -83,11 +83,11 @@ class DecoderLayer:
         y = torch.empty_like(x)
         for start, end in self._tiles(x):
             tile = slice(start, end)
-            h, (gate, up) = self._into_mlp(x[tile], out[tile], o, gate_up)[:2]
+            h, (gate, up), _, _, xa = self._into_mlp(x[tile], out[tile], o, gate_up)
             if keeps and self.policy.keeps_products:
                 kept.mlp.append((h, gate, up))
-            product = self.ops.swiglu(gate, up)
-            y[tile] = down.add(0, h, product, down.narrow(product))
+            product = self.ops.swiglu(gate, up, _updates(gate_up, xa))
+            down.add(0, h, product, down.narrow(product), out=y[tile])
         return y, kept
 
     def _attend(self, x: Tensor, row: RowPart, kept: Kept, *, keeps_products: bool) -> Tensor:
@@ -134,12 +134,12 @@ class DecoderLayer:
     def _into_mlp(
         self, x: Tensor, out: Tensor, o: Pass, gate_up: Pass
     ) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor, Tensor | None, Tensor | None]:
-        """Of some rows: h, (gate, up), m, and the narrow products of o, and of gate and up."""
+        """Of some rows: h, (gate, up) without their adapters, m, and the narrow products of o, and of gate and up."""
         xa_o = o.narrow(out)
         h = o.add(0, x, out, xa_o)
         m = self._norm(1, h)
         xa = gate_up.narrow(m)
-        return h, (gate_up.project(0, m, xa), gate_up.project(1, m, xa)), m, xa_o, xa
+        return h, (gate_up.project_base(0, m), gate_up.project_base(1, m)), m, xa_o, xa
 
     # --- backward ---
 
@@ -155,7 +155,7 @@ class DecoderLayer:
         for index, (start, end) in enumerate(self._tiles(x)):
             tile = slice(start, end)
             mlp = kept.mlp[index] if kept.mlp else None
-            dout[tile] = self._mlp_backward(dy[tile], x[tile], out[tile], mlp, o, gate_up, down)
+            self._mlp_backward(dy[tile], dout[tile], x[tile], out[tile], mlp, o, gate_up, down)
             if kept.mlp:
                 kept.mlp[index] = ()
         late = [*o.gradients(), *gate_up.gradients(), *down.gradients()]
@@ -163,9 +163,10 @@ class DecoderLayer:
         return dy, [*self._attention_backward(dy, dout, x, out, kept, row, wants_dx=wants_dx), *late]
 
     def _mlp_backward(
-        self, dh: Tensor, x: Tensor, out: Tensor, mlp: tuple[Tensor, ...] | None, o: Pass, gate_up: Pass, down: Pass
-    ) -> Tensor:
-        """Of some rows: ``dh`` comes as dy and leaves as the gradient of h, in place; the gradient of ``out``."""
+        self, dh: Tensor, dout: Tensor, x: Tensor, out: Tensor, mlp: tuple[Tensor, ...] | None, o: Pass, gate_up: Pass,
+        down: Pass,
+    ) -> None:  # fmt: skip
+        """Of some rows: ``dh`` comes as dy and leaves as the gradient of h; ``dout`` is written, the gradient of out."""
         if mlp is None:
             h, (gate, up), m, xa_o, xa = self._into_mlp(x, out, o, gate_up)
         else:
@@ -174,7 +175,7 @@ class DecoderLayer:
             xa = gate_up.narrow(m)
         dxa = down.new_dxa(dh)
         product = down.widen(dxa, down.pull(0, dh, dxa))  # its gradient
-        self.ops.swiglu_backward_(gate, up, product)
+        self.ops.swiglu_backward_(gate, up, _updates(gate_up, xa), product)
         dgate, dup = gate, up
         down.count_b(0, dh, down.narrow(product))
         down.count_a(product, dxa)
@@ -187,10 +188,9 @@ class DecoderLayer:
         gate_up.count_a(m, dxa)
         self._norm_backward_(1, dh, dm, h)
         dxa = o.new_dxa(dh)
-        dout = o.widen(dxa, o.pull(0, dh, dxa))
+        o.widen(dxa, o.pull(0, dh, dxa, out=dout))
         o.count_b(0, dh, xa_o)
         o.count_a(out, dxa)
-        return dout
 
     def _attention_backward(
         self, dx: Tensor, dout: Tensor, x: Tensor, out: Tensor, kept: Kept, row: RowPart, *, wants_dx: bool
@@ -254,6 +254,10 @@ class DecoderLayer:
     def _by_head(self, x: Tensor) -> Tensor:
         """(T, heads * h) -> (1, heads, T, h), a view."""
         return x.unflatten(-1, (-1, self._head_dim)).transpose(0, 1)[None]
+
+
+def _updates(gate_up: Pass, xa: Tensor | None) -> tuple[Update | None, Update | None]:
+    return gate_up.update(0, xa), gate_up.update(1, xa)
 
 
 def _by_row(x: Tensor) -> Tensor:

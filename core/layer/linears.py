@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from core.attention.kernel import wide_dtype
+from core.layer.row_ops import Update
 from core.loss.chunked import wide_matmul
 from core.model.adapters import ADAPTER_NAME
 from core.model.nf4 import dequantised
@@ -93,13 +94,21 @@ class Pass:
 
     def project(self, index: int, x: Tensor, xa: Tensor | None, rows: slice = WHOLE) -> Tensor:
         """Outputs ``rows`` of linear ``index``: (T, inputs), (T, ranks) -> (T, rows)."""
-        bias = self._linears[index].base.bias
-        y = functional.linear(x, self.weights[index][rows], None if bias is None else bias[rows])
-        return self._adapt_(index, y, xa, rows)
+        return self._adapt_(index, self.project_base(index, x, rows), xa, rows)
 
-    def add(self, index: int, total: Tensor, x: Tensor, xa: Tensor | None) -> Tensor:
-        """total (T, outputs) + linear ``index`` of x, a new tensor: the residual sum costs no pass of its own."""
-        y = torch.addmm(total, x, self.weights[index].t())
+    def project_base(self, index: int, x: Tensor, rows: slice = WHOLE) -> Tensor:
+        """The same without its adapter, whose share is ``update``."""
+        bias = self._linears[index].base.bias
+        return functional.linear(x, self.weights[index][rows], None if bias is None else bias[rows])
+
+    def update(self, index: int, xa: Tensor | None) -> Update | None:
+        """What the adapter of linear ``index`` adds to its outputs, as two factors."""
+        b = self._b[index]
+        return None if b is None else (xa[:, self._projections.slots[index]], b)
+
+    def add(self, index: int, total: Tensor, x: Tensor, xa: Tensor | None, *, out: Tensor | None = None) -> Tensor:
+        """total (T, outputs) + linear ``index`` of x, written to ``out`` or new: the sum costs no pass of its own."""
+        y = torch.addmm(total, x, self.weights[index].t(), out=out)
         bias = self._linears[index].base.bias
         if bias is not None:
             y += bias
@@ -115,16 +124,17 @@ class Pass:
 
     def pull(
         self, index: int, dy: Tensor, dxa: Tensor | None, dx: Tensor | None = None, rows: slice = WHOLE, *,
-        wants_dx: bool = True,
+        wants_dx: bool = True, out: Tensor | None = None,
     ) -> Tensor | None:  # fmt: skip
-        """Of outputs ``rows``: adds dy sB to ``dxa``; dy W, added in place to ``dx`` (T, inputs) where there is one."""
+        """Of outputs ``rows``: adds dy sB to ``dxa``; dy W, added in place to ``dx`` (T, inputs) where there is one,
+        written to ``out`` or new otherwise."""
         b = self._b[index]
         if b is not None:
             dxa[:, self._projections.slots[index]].addmm_(dy, b[rows])
         if not wants_dx:
             return None
         weight = self.weights[index][rows]
-        return dy @ weight if dx is None else dx.addmm_(dy, weight)
+        return torch.mm(dy, weight, out=out) if dx is None else dx.addmm_(dy, weight)
 
     def widen(self, dxa: Tensor | None, dx: Tensor) -> Tensor:
         """dx + dxa A, in place: what the adapters, all of them, pass on to the input."""

@@ -16,6 +16,8 @@ from torch.nn import functional
 
 from core.attention.kernel import wide_dtype
 
+Update = tuple[Tensor, Tensor]  # (T, r) and (f, r): their product, the second transposed, is added to a linear's output
+
 
 class RowOps(Protocol):
     name: str
@@ -32,11 +34,13 @@ class RowOps(Protocol):
         """RoPE on x (T, H, h) in place; cos, sin (T, h), whose halves are equal. ``inverse`` is also its backward."""
         ...
 
-    def swiglu(self, gate: Tensor, up: Tensor) -> Tensor:
-        """silu(gate) * up, each (T, f)."""
+    def swiglu(self, gate: Tensor, up: Tensor, updates: tuple[Update | None, Update | None]) -> Tensor:
+        """silu(gate + its update) * (up + its update), each (T, f); gate and up stay as they are."""
         ...
 
-    def swiglu_backward_(self, gate: Tensor, up: Tensor, dproduct: Tensor) -> None:
+    def swiglu_backward_(
+        self, gate: Tensor, up: Tensor, updates: tuple[Update | None, Update | None], dproduct: Tensor
+    ) -> None:
         """In place: gate becomes its gradient, up its gradient, and ``dproduct`` becomes the product itself."""
         ...
 
@@ -63,12 +67,14 @@ class TorchRowOps:
         x[..., :half] = first * cos - second * sin * sign
         x[..., half:] = second * cos + first * sin * sign
 
-    def swiglu(self, gate: Tensor, up: Tensor) -> Tensor:
-        return functional.silu(gate).mul_(up)
+    def swiglu(self, gate: Tensor, up: Tensor, updates: tuple[Update | None, Update | None]) -> Tensor:
+        return functional.silu(_updated(gate, updates[0])).mul_(_updated(up, updates[1]))
 
-    def swiglu_backward_(self, gate: Tensor, up: Tensor, dproduct: Tensor) -> None:
+    def swiglu_backward_(
+        self, gate: Tensor, up: Tensor, updates: tuple[Update | None, Update | None], dproduct: Tensor
+    ) -> None:
         wide = wide_dtype(gate.dtype)
-        g, u, dp = gate.to(wide), up.to(wide), dproduct.to(wide)
+        g, u, dp = _updated(gate, updates[0]).to(wide), _updated(up, updates[1]).to(wide), dproduct.to(wide)
         sigmoid = torch.sigmoid(g)
         silu = g * sigmoid
         # all three before the first is written: in a wide dtype g, u and dp are no copies
@@ -76,6 +82,10 @@ class TorchRowOps:
         gate.copy_(dgate)
         up.copy_(dup)
         dproduct.copy_(product)
+
+
+def _updated(y: Tensor, update: Update | None) -> Tensor:
+    return y if update is None else torch.addmm(y, update[0], update[1].t())
 
 
 def _normed(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:

@@ -5,12 +5,14 @@ Rounding is that of core/layer/row_ops.py: statistics in float32, results in the
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-_ELEMENTS = 4096  # of one program of the elementwise kernels
+from core.layer.row_ops import Update
 
 
 class TritonRowOps:
@@ -46,14 +48,34 @@ class TritonRowOps:
             num_warps=4,
         )  # fmt: skip
 
-    def swiglu(self, gate: Tensor, up: Tensor) -> Tensor:
+    def swiglu(self, gate: Tensor, up: Tensor, updates: tuple[Update | None, Update | None]) -> Tensor:
         product = torch.empty_like(gate)
-        _swiglu[(triton.cdiv(gate.numel(), _ELEMENTS),)](gate, up, product, gate.numel(), BLOCK=_ELEMENTS, num_warps=8)
+        _swiglu[_tiles](gate, up, product, *_tiled(gate, updates), IS_BACKWARD=False, num_warps=8)
         return product
 
-    def swiglu_backward_(self, gate: Tensor, up: Tensor, dproduct: Tensor) -> None:
-        grid = (triton.cdiv(gate.numel(), _ELEMENTS),)
-        _swiglu_backward[grid](gate, up, dproduct, gate.numel(), BLOCK=_ELEMENTS, num_warps=8)
+    def swiglu_backward_(
+        self, gate: Tensor, up: Tensor, updates: tuple[Update | None, Update | None], dproduct: Tensor
+    ) -> None:
+        _swiglu[_tiles](gate, up, dproduct, *_tiled(gate, updates), IS_BACKWARD=True, num_warps=8)
+
+
+_TILE_ROWS, _TILE_COLUMNS = 64, 128
+
+
+def _tiles(arguments: dict[str, int]) -> tuple[int]:
+    """The grid: tiles of a row after each other, so that programs side by side share their part of xa."""
+    return (triton.cdiv(arguments["num_rows"], _TILE_ROWS) * triton.cdiv(arguments["width"], _TILE_COLUMNS),)
+
+
+def _tiled(gate: Tensor, updates: tuple[Update | None, Update | None]) -> tuple[Any, ...]:
+    """What a tile needs to know of the updates of gate and of up; both have the same rank, or there is one."""
+    (gate_xa, gate_b), (up_xa, up_b) = (update or (gate, gate) for update in updates)
+    adapted = [update for update in updates if update is not None]
+    xa = adapted[0][0] if adapted else gate
+    rank = xa.shape[1] if adapted else 0
+    shape = gate.shape[0], gate.shape[1], xa.stride(0), rank
+    tile = _TILE_ROWS, _TILE_COLUMNS, max(16, triton.next_power_of_2(rank))
+    return gate_xa, gate_b, up_xa, up_b, *shape, updates[0] is not None, updates[1] is not None, *tile
 
 
 def _rows_of_program(block: int) -> int:
@@ -114,25 +136,43 @@ def _rotate(
 
 
 @triton.jit
-def _swiglu(gate_ptr, up_ptr, product_ptr, num_elements, BLOCK: tl.constexpr):
-    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = index < num_elements
+def _swiglu(
+    gate_ptr, up_ptr, product_ptr, gate_xa_ptr, gate_b_ptr, up_xa_ptr, up_b_ptr, num_rows, width, xa_stride, rank,
+    ADAPTS_GATE: tl.constexpr, ADAPTS_UP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, RANK: tl.constexpr,
+    IS_BACKWARD: tl.constexpr,
+):  # fmt: skip
+    """Forward: writes the product. Backward: reads its gradient there, and writes all three in place."""
+    column_tiles = tl.cdiv(width, COLUMNS)
+    rows = (tl.program_id(0) // column_tiles * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    columns = tl.program_id(0) % column_tiles * COLUMNS + tl.arange(0, COLUMNS)
+    inside = (rows[:, None] < num_rows) & (columns[None, :] < width)
+    index = rows[:, None] * width + columns[None, :]
     gate = tl.load(gate_ptr + index, mask=inside, other=0.0).to(tl.float32)
-    up = tl.load(up_ptr + index, mask=inside, other=0.0)
-    silu = (gate * tl.sigmoid(gate)).to(up.dtype)
-    tl.store(product_ptr + index, silu * up, mask=inside)
+    up = tl.load(up_ptr + index, mask=inside, other=0.0).to(tl.float32)
+    if ADAPTS_GATE:
+        gate += _update(gate_xa_ptr, gate_b_ptr, rows, columns, num_rows, width, xa_stride, rank, RANK)
+    if ADAPTS_UP:
+        up += _update(up_xa_ptr, up_b_ptr, rows, columns, num_rows, width, xa_stride, rank, RANK)
+    dtype = product_ptr.dtype.element_ty
+    sigmoid = tl.sigmoid(gate)
+    silu = gate * sigmoid
+    if IS_BACKWARD:
+        dproduct = tl.load(product_ptr + index, mask=inside, other=0.0).to(tl.float32)
+        dgate = dproduct * up * sigmoid * (1.0 + gate * (1.0 - sigmoid))
+        tl.store(gate_ptr + index, dgate.to(dtype), mask=inside)
+        tl.store(up_ptr + index, (dproduct * silu).to(dtype), mask=inside)
+    tl.store(product_ptr + index, (silu * up).to(dtype), mask=inside)
 
 
 @triton.jit
-def _swiglu_backward(gate_ptr, up_ptr, dproduct_ptr, num_elements, BLOCK: tl.constexpr):
-    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = index < num_elements
-    gate = tl.load(gate_ptr + index, mask=inside, other=0.0).to(tl.float32)
-    up = tl.load(up_ptr + index, mask=inside, other=0.0).to(tl.float32)
-    dproduct = tl.load(dproduct_ptr + index, mask=inside, other=0.0).to(tl.float32)
-    sigmoid = tl.sigmoid(gate)
-    silu = gate * sigmoid
-    dtype = gate_ptr.dtype.element_ty
-    tl.store(gate_ptr + index, (dproduct * up * sigmoid * (1.0 + gate * (1.0 - sigmoid))).to(dtype), mask=inside)
-    tl.store(up_ptr + index, (dproduct * silu).to(dtype), mask=inside)
-    tl.store(dproduct_ptr + index, (silu * up).to(dtype), mask=inside)
+def _update(xa_ptr, b_ptr, rows, columns, num_rows, width, xa_stride, rank, RANK: tl.constexpr):
+    """xa (rows, rank) times b (columns, rank) transposed, in float32."""
+    ranks = tl.arange(0, RANK)
+    inside_rank = ranks[None, :] < rank
+    xa = tl.load(
+        xa_ptr + rows[:, None] * xa_stride + ranks[None, :], mask=(rows[:, None] < num_rows) & inside_rank, other=0.0
+    )
+    b = tl.load(
+        b_ptr + columns[:, None] * rank + ranks[None, :], mask=(columns[:, None] < width) & inside_rank, other=0.0
+    )
+    return tl.dot(xa, tl.trans(b), input_precision="ieee")

@@ -71,14 +71,21 @@ def test_rotation_equals_plain_torch(heads, head_dim, inverse):
     assert_close(got, x)
 
 
+@pytest.mark.parametrize("adapted", [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize("rank", [3, 64, 100])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_swiglu_equals_plain_torch(dtype):
-    gate, up, dproduct = (rows(61, 1000, dtype, seed) for seed in range(3))
+def test_swiglu_equals_plain_torch(dtype, rank, adapted):
+    gate, up, dproduct = (rows(131, 1000, dtype, seed) for seed in range(3))
+    xa = 0.1 * rows(131, 2 * rank, dtype, 3)
+    updates = tuple(
+        (xa[:, i * rank : (i + 1) * rank], rows(1000, rank, dtype, 4 + i)) if has else None
+        for i, has in enumerate(adapted)
+    )
     ours, plain = triton_ops(), TorchRowOps()
-    assert_close(ours.swiglu(gate, up), plain.swiglu(gate, up))
+    assert_close(ours.swiglu(gate, up, updates), plain.swiglu(gate, up, updates))
     got, want = ([x.clone() for x in (gate, up, dproduct)] for _ in range(2))
-    ours.swiglu_backward_(*got)
-    plain.swiglu_backward_(*want)
+    ours.swiglu_backward_(*got[:2], updates, got[2])
+    plain.swiglu_backward_(*want[:2], updates, want[2])
     for a, b in zip(got, want):
         assert_close(a, b)
 
