@@ -9,11 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from app.services.locations import default_runs_dir
-from app.services.planning import Planned, cluster_for_launch, plan_preset, refuse_errors
+from app.services.planning import Planned, cluster_for_launch, plan_preset, refuse_errors, refuse_planned_only
 from app.services.prepare_data import Progress, prepare_data
 from app.services.presets import load_preset, preset_text
 from app.services.runs import is_attended, observed_state
@@ -23,9 +24,9 @@ from core.run.environment import describe_environment
 from core.run.interpreter import child_environment, python_argv
 from core.run.journal import read_state
 from core.run.process import is_alive
-from planner.errors import ConfigError, DoesNotFit, LaunchError
+from planner.errors import ConfigError, DoesNotFit, LaunchError, LongfitError
 from planner.plan_json import plan_to_dict
-from planner.types import Plan, Preset, RunConfig, RunState
+from planner.types import FINAL_STATUSES, Plan, Preset, RunConfig, RunState
 
 _START_SECONDS = 60.0  # an interpreter that imports no torch needs a fraction of a second
 _LEAVE_SECONDS = 10.0  # a supervisor that has said `finished` is about to leave
@@ -41,6 +42,7 @@ def plan_for_launch(
     loaded = load_preset(preset) if isinstance(preset, str) else preset
     planned = plan_preset(loaded, overrides, cluster=cluster_for_launch(loaded, gpu), alternatives=True)
     refuse_errors(planned.plan)
+    refuse_planned_only(planned.plan)
     return planned
 
 
@@ -120,14 +122,24 @@ def resume(paths: RunDirectory, *, target: tuple[str, ...] = DEFAULT_TARGET) -> 
     Raises: ConfigError when the run is live (with its pid) or done, LaunchError when processes of an earlier attempt
     are still there.
     """
-    state = _state_when_left(paths)
+    obstacle = resume_obstacle(paths, _state_when_left(paths))
+    if obstacle is not None:
+        raise obstacle
+    start_supervisor(paths, target=target)
+    return paths
+
+
+def resume_obstacle(paths: RunDirectory, state: RunState) -> LongfitError | None:
+    """Why a run in this state cannot be resumed now, with what to do instead; None when it can."""
     if state.status == "done":
-        raise ConfigError(
+        return ConfigError(
             f"The run {paths.id} is done: all {state.total_steps} steps were taken.", why="There is nothing to resume.",
             fix="Train again with more epochs or steps: longfit train ... --set num_train_epochs=...",
         )  # fmt: skip
-    if state.supervisor is not None and is_attended(paths, state.supervisor):
-        raise ConfigError(
+    # one that has said its last word counts only while its process is here
+    is_watched = is_alive if state.status in FINAL_STATUSES else partial(is_attended, paths)
+    if state.supervisor is not None and is_watched(state.supervisor):
+        return ConfigError(
             f"The run {paths.id} is {state.status}: its supervisor is pid {state.supervisor.pid}.",
             why="A run has one supervisor at a time.",
             fix=f"`longfit attach {paths.id}` follows it, `longfit stop {paths.id}` ends it.",
@@ -135,13 +147,12 @@ def resume(paths: RunDirectory, *, target: tuple[str, ...] = DEFAULT_TARGET) -> 
     left = [process for process in state.workers.values() if is_alive(process)]
     if left:
         pids = ", ".join(str(process.pid) for process in left)
-        raise LaunchError(
+        return LaunchError(
             f"Processes of an earlier attempt of {paths.id} are still there: pid {pids}.",
             why="They would hold memory that the new attempt needs.",
             fix=f"`longfit stop {paths.id} --kill` ends them.",
         )  # fmt: skip
-    start_supervisor(paths, target=target)
-    return paths
+    return None
 
 
 def start_supervisor(paths: RunDirectory, *, target: tuple[str, ...] = DEFAULT_TARGET) -> None:

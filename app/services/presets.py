@@ -81,6 +81,8 @@ def preset_text(preset: Preset, overrides: Mapping[str, Any] | None = None) -> s
         body["description"] = preset.description
     if preset.hardware:
         body["hardware"] = dict(preset.hardware)
+    if preset.measured:
+        body["measured"] = [dict(facts) for facts in preset.measured]
     body |= merge_overrides(preset.values, overrides or {})
     return dump_yaml(body)
 

@@ -12,7 +12,7 @@ from typing import Any
 from app.services.locations import default_runs_dir
 from core.run.config_file import FILE_NAME, read_config
 from core.run.directory import RunDirectory, open_run
-from core.run.journal import decode_events, read_state
+from core.run.journal import cached_state, decode_events, read_state, told_events
 from core.run.jsonl import JsonlTail
 from core.run.log_tail import LogTail
 from core.run.process import boot_id, is_alive
@@ -133,18 +133,24 @@ class RunUpdate:
 
 @dataclass(slots=True)
 class RunFollower:
-    """Reads a run as it grows, a bounded piece of each file at a time. Cheap enough for twice a second."""
+    """Reads a run as it grows, a bounded piece of each file at a time. Cheap enough for twice a second.
+
+    Of the events that state.json has folded already only those are told that are not steps.
+    """
 
     paths: RunDirectory
     log_bytes: int | None = 64 << 10  # of the log that was written before; None: all of it
-    _state: RunState = field(default_factory=RunState)
+    _state: RunState = field(init=False)
+    _past: list[RunEvent] = field(init=False)
     _events: JsonlTail = field(init=False)
     _metrics: JsonlTail = field(init=False)
     _memory: JsonlTail = field(init=False)
     _log: LogTail = field(init=False)
 
     def __post_init__(self) -> None:
-        self._events = JsonlTail(self.paths.events)
+        self._state, folded_bytes = cached_state(self.paths)
+        self._past = told_events(self.paths, folded_bytes)
+        self._events = JsonlTail(self.paths.events, offset=folded_bytes)
         self._metrics = JsonlTail(self.paths.metrics)
         self._memory = JsonlTail(self.paths.memory)
         self._log = LogTail(self.paths.log, last_bytes=self.log_bytes)
@@ -155,6 +161,7 @@ class RunFollower:
         while rows := self._events.read():
             events += decode_events(rows)
         self._state = fold(events, self._state)
+        events, self._past = [*self._past, *events], []
         generation = self._metrics.generation
         metrics = self._metrics.read()
         memory = self._memory.read()

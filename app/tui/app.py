@@ -111,10 +111,13 @@ class LongfitApp(App[None]):
 
     def open_preset(self, preset: Preset) -> None:
         """Load a preset into the Plan screen; what was edited there can be had back with undo."""
+        self.open_draft(Draft.of(preset))
+
+    def open_draft(self, draft: Draft) -> None:
         self.switch_to("plan")
         plan = self._screens["plan"]
         assert isinstance(plan, PlanScreen)
-        self.call_after_refresh(plan.change, Draft.of(preset))
+        self.call_after_refresh(plan.change, draft)
 
     def open_run(self, run_dir: Path) -> None:
         """Show a run on the Run screen, in place of the one that was there."""

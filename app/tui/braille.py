@@ -38,12 +38,14 @@ class Canvas:
         self._bits[row][column] |= _DOTS[down % 4][x % 2]
         self._layers[row][column] = layer
 
-    def line(self, points: Sequence[tuple[int, int]], layer: str) -> None:
-        """Dots joined in order; a single point is drawn as one."""
+    def line(self, points: Sequence[tuple[int, int]], layer: str, *, dotted: bool = False) -> None:
+        """Dots joined in order; a single point is drawn as one. ``dotted`` leaves every other pair of columns out."""
         for (x0, y0), (x1, y1) in pairwise(points):
             steps = max(abs(x1 - x0), abs(y1 - y0), 1)
             for step in range(steps + 1):
-                self.dot(round(x0 + (x1 - x0) * step / steps), round(y0 + (y1 - y0) * step / steps), layer)
+                x, y = round(x0 + (x1 - x0) * step / steps), round(y0 + (y1 - y0) * step / steps)
+                if not dotted or x % 4 < 2:
+                    self.dot(x, y, layer)
         if len(points) == 1:
             self.dot(*points[0], layer)
 
@@ -67,4 +69,4 @@ class Canvas:
         bits = self._bits[row][column]
         if not bits:
             return " "
-        return ("*" if self._layers[row][column] == "smooth" else ".") if self._ascii else chr(0x2800 + bits)
+        return ("." if self._layers[row][column] == "raw" else "*") if self._ascii else chr(0x2800 + bits)

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from app.services.importing.imported import Imported
     from app.services.prepare_data import Progress
     from app.services.resolve import Resolved
-    from app.services.runs import RunList
+    from app.services.run_facts import RunFacts, RunFactsReader
+    from app.services.run_preset import Fix
+    from app.services.runs import RunList, RunSnapshot
     from core.run.control import StopMode
     from core.run.directory import RunDirectory
 
@@ -27,6 +29,7 @@ class Services:
     """The real thing. Raises LongfitError from every method; callers show what, why and fix."""
 
     def __init__(self) -> None:
+        self._facts: RunFactsReader | None = None
         self._clusters: dict[str, ClusterSpec] = {}  # probed once: free memory must not move while one edits
 
     def now(self) -> float:
@@ -151,6 +154,42 @@ class Services:
         from app.services.launch import resume
 
         resume(run)
+
+    def run_facts(self, run: RunSnapshot) -> RunFacts:
+        """Of growing files only what was appended is read: ask from one thread at a time."""
+        if self._facts is None:
+            from app.services.run_facts import RunFactsReader
+
+            self._facts = RunFactsReader()
+        return self._facts.read(run)
+
+    def checkpoints(self, run: RunDirectory) -> tuple[tuple[str, int, str], ...]:
+        """(name, bytes, what is wrong with it or "") of every checkpoint, newest first. Reads every byte of them."""
+        from app.services.checkpoints import checked_checkpoints
+
+        return checked_checkpoints(run)
+
+    def run_preset(self, run: RunDirectory) -> Preset:
+        from app.services.run_preset import preset_of
+
+        return preset_of(run)
+
+    def first_fix(self, run: RunDirectory) -> Fix:
+        """The first change of the post-mortem that the planner says fits. Raises: ConfigError when there is none."""
+        from app.services.run_preset import first_fix
+
+        return first_fix(run)
+
+    def change_lines(self, preset: Preset, changes: Mapping[str, Any]) -> tuple[str, ...]:
+        from app.services.run_preset import change_lines
+
+        return change_lines(preset, changes)
+
+    def promote(self, run: RunSnapshot, name: str) -> Path:
+        """The run's preset among the user's, with what was measured. Raises: ConfigError when the name is taken."""
+        from app.services.run_preset import promote
+
+        return promote(run, name)
 
     def write_command(self, command: str) -> Path:
         """The command as a runnable file in the cache folder."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.views.format import format_bytes, format_deviation
+from app.views.format import format_bytes, format_deviation, format_share
 from app.views.series import DecimatedSeries
 from planner.measured import MEASURED_INSTANTS
 
@@ -41,8 +41,10 @@ class RankMemory:
 @dataclass(slots=True)
 class MemoryHistory:
     ranks: dict[int, RankMemory] = field(default_factory=dict)
-    gpus: tuple[Mapping[str, Any], ...] = ()  # newest of NVML: index, used_bytes, total_bytes, utilization, problem
+    gpus: tuple[Mapping[str, Any], ...] = ()  # newest of NVML, as core/run/sampler.py describes them
     host_available_bytes: int | None = None
+    host_total_bytes: int | None = None
+    disk_free_bytes: int | None = None
 
     def extend(self, rows: Iterable[Mapping[str, Any]]) -> int:
         """Take in rows of memory.jsonl; returns how many there were."""
@@ -55,9 +57,12 @@ class MemoryHistory:
         return count
 
     def _add_supervisor(self, row: Mapping[str, Any]) -> None:
-        self.gpus = tuple(row.get("gpus") or ())
-        available = row.get("host_available_bytes")
-        self.host_available_bytes = int(available) if available is not None else None
+        if row.get("gpus") or not self.gpus:  # a driver that fails for a moment leaves the last values standing
+            known = {gpu.get("index"): gpu for gpu in self.gpus}
+            self.gpus = tuple(_last_known(known.get(gpu.get("index"), {}), gpu) for gpu in row.get("gpus") or ())
+        for name in ("host_available_bytes", "host_total_bytes", "disk_free_bytes"):
+            if row.get(name) is not None:
+                setattr(self, name, int(row[name]))
         for entry in row.get("ranks") or ():
             self._rank(int(entry["rank"])).resident_bytes = int(entry["rss_bytes"])
 
@@ -72,6 +77,10 @@ class MemoryHistory:
 
     def _rank(self, rank: int) -> RankMemory:
         return self.ranks.setdefault(rank, RankMemory())
+
+
+def _last_known(before: Mapping[str, Any], now: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**before, "problem": "", **{key: value for key, value in now.items() if value is not None}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,13 +110,34 @@ class InstantMemoryRow:
 def memory_rows(history: MemoryHistory, plan: Mapping[str, Any] | None) -> tuple[MemoryRow, ...]:
     """One row a rank. ``plan`` is the content of plan.json; ranks that have not reported yet are shown with zeros."""
     planned = dict(enumerate((plan or {}).get("gpus", ())))
+    suspects = _suspects(plan or {})
     return tuple(
-        _memory_row(rank, history.ranks.get(rank, RankMemory()), planned.get(rank, {}))
+        _memory_row(rank, history.ranks.get(rank, RankMemory()), planned.get(rank, {}), suspects)
         for rank in sorted({*history.ranks, *planned})
     )
 
 
-def _memory_row(rank: int, memory: RankMemory, planned: Mapping[str, Any]) -> MemoryRow:
+def drift_alarms(history: MemoryHistory, plan: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """``rank 0: 32 % above plan (+3.20 GiB): is sequence parallelism active?`` for every rank that drifted."""
+    return tuple(f"rank {row.rank}: {row.remark}" for row in memory_rows(history, plan) if row.remark)
+
+
+# What can be silently without effect, by how much memory its absence costs at length.
+_SAVERS = {
+    "ulysses": "sequence parallelism", "ring": "sequence parallelism", "fake_parallel": "fake parallel",
+    "gradient_checkpointing": "gradient checkpointing", "fused_loss": "the fused loss", "liger": "Liger",
+    "tiled_mlp": "the tiled MLP", "checkpoint_offload": "the offload of layer inputs",
+    "weight_streaming": "weight streaming", "fsdp": "the sharding of weights",
+}  # fmt: skip
+
+
+def _suspects(plan: Mapping[str, Any]) -> str:
+    """What the plan counts on, most costly first: "sequence parallelism" or "the fused loss"."""
+    planned = (plan.get("config") or {}).get("optimizations") or {}
+    return next((words for name, words in _SAVERS.items() if name in planned), "every planned optimization")
+
+
+def _memory_row(rank: int, memory: RankMemory, planned: Mapping[str, Any], suspects: str) -> MemoryRow:
     peak, planned_peak = memory.peak_bytes, int(planned.get("peak", {}).get("allocated_bytes") or 0)
     return MemoryRow(
         rank=rank,
@@ -119,13 +149,14 @@ def _memory_row(rank: int, memory: RankMemory, planned: Mapping[str, Any]) -> Me
         planned_used_bytes=int(planned.get("peak", {}).get("used_bytes") or 0),
         usable_bytes=int(planned.get("usable_bytes") or 0),
         deviation=format_deviation(peak, planned_peak) if peak else "n/a",
-        remark=_remark(peak, planned_peak),
+        remark=_remark(peak, planned_peak, suspects),
     )
 
 
-def _remark(peak: int, planned: int) -> str:
+def _remark(peak: int, planned: int, suspects: str) -> str:
     if planned and peak > (1 + DRIFT_FRACTION) * planned:
-        return f"{format_bytes(peak - planned)} above plan: is every planned optimization active?"
+        over = peak - planned
+        return f"{format_share(over / planned)} above plan (+{format_bytes(over)}): is {suspects} active?"
     return ""
 
 
@@ -149,13 +180,31 @@ def instant_memory_rows(memory: RankMemory, planned: Mapping[str, Any] | None) -
 
 
 def gpu_words(history: MemoryHistory) -> tuple[str, ...]:
-    """Each GPU as NVML shows it: ``GPU 0: 20.1 GiB of 22.5 GiB, 97 % busy``."""
+    """Each GPU as NVML shows it: ``GPU 0: 20.1 GiB of 22.5 GiB, 97 % busy, 72 C, 148 W``."""
     return tuple(_gpu_words(gpu) for gpu in history.gpus)
 
 
 def _gpu_words(gpu: Mapping[str, Any]) -> str:
     used, total, busy = gpu.get("used_bytes"), gpu.get("total_bytes"), gpu.get("utilization")
-    words = f"GPU {gpu.get('index')}: "
-    words += "memory n/a" if used is None else format_bytes(used) + (f" of {format_bytes(total)}" if total else "")
-    words += f", {busy} % busy" if busy is not None else ""
-    return words + (f", {gpu['problem']}" if gpu.get("problem") else "")
+    words = [f"GPU {gpu.get('index')}: " + ("memory n/a" if used is None else format_bytes(used))]
+    if used is not None and total:
+        words[0] += f" of {format_bytes(total)}"
+    if busy is not None or not gpu.get("problem"):
+        words.append("busy n/a" if busy is None else f"{busy} % busy")
+    if gpu.get("temperature") is not None:
+        words.append(f"{gpu['temperature']} C")
+    if gpu.get("power_watts") is not None:
+        words.append(f"{gpu['power_watts']:.0f} W")
+    return ", ".join([*words, *([str(gpu["problem"])] if gpu.get("problem") else [])])
+
+
+def host_words(history: MemoryHistory) -> tuple[str, ...]:
+    """``host memory 67.0 GiB of 128 GiB used``, ``disk 212 GiB free``; nothing while nothing is known."""
+    free, total, disk = history.host_available_bytes, history.host_total_bytes, history.disk_free_bytes
+    words = []
+    if free is not None:
+        used = "" if total is None else f"host memory {format_bytes(total - free)} of {format_bytes(total)} used"
+        words.append(used or f"host memory {format_bytes(free)} free")
+    if disk is not None:
+        words.append(f"disk {format_bytes(disk)} free")
+    return tuple(words)

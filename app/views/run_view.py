@@ -254,6 +254,19 @@ def failure_text(state: RunState, postmortem: Mapping[str, Any] | None = None, *
     return "\n".join(lines)
 
 
+def checkpoint_text(found: Sequence[tuple[str, int, str]]) -> str:
+    """(name, bytes, problem) of every folder, newest first, as words: which one resume takes, and why not others."""
+    if not found:
+        return "There is no checkpoint yet: a resumed run would begin at step 0."
+    lines, taken = [], False
+    for name, size, problem in found:
+        is_taken = not problem and not taken
+        taken = taken or is_taken
+        words = problem or ("sound; resume continues from it" if is_taken else "sound")
+        lines.append(f"{name:<12} {format_bytes(size):>9}  {words}")
+    return "\n".join(lines if taken else [*lines, "", "None of them is sound: a resumed run would begin at step 0."])
+
+
 def _out_of_memory_lines(known: Mapping[str, Any]) -> list[str]:
     """What was largest where it happened, and what the planner says fits."""
     lines: list[str] = []

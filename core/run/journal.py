@@ -11,11 +11,13 @@ from typing import Any
 
 from core.run.atomic import atomic_write
 from core.run.directory import RunDirectory
-from core.run.jsonl import JsonlTail, append_line, encode_line, read_rows, repair_end
+from core.run.jsonl import JsonlTail, append_line, decode_line, encode_line, read_rows, repair_end
 from planner.run_state import event_from_dict, event_to_dict, fold, state_from_dict, state_to_dict
 from planner.types import RunEvent, RunState
 
 _STATE_PERIOD_SECONDS = 0.5
+_PIECE_BYTES = 4 << 20
+_STEP = b'"type":"progress"'  # as encode_line writes it
 _URGENT = frozenset({"supervisor", "running", "stop_requested", "finished"})  # state.json must show these at once
 
 
@@ -38,6 +40,22 @@ def read_state(directory: RunDirectory) -> RunState:
     while rows := tail.read():
         state = fold(decode_events(rows), state)
     return state
+
+
+def told_events(directory: RunDirectory, end: int) -> list[RunEvent]:
+    """The events in the first ``end`` bytes of events.jsonl, steps left out: in a run of days those are nearly all,
+    and a reader that has the folded state has no use for them."""
+    events: list[RunEvent] = []
+    carry, left = b"", end
+    try:
+        with directory.events.open("rb") as file:
+            while data := file.read(min(_PIECE_BYTES, left)):
+                left -= len(data)
+                *lines, carry = (carry + data).split(b"\n")
+                events += decode_events([row for line in lines if _STEP not in line if (row := decode_line(line))])
+    except FileNotFoundError:
+        pass
+    return events
 
 
 def decode_events(rows: list[dict[str, Any]]) -> list[RunEvent]:

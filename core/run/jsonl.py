@@ -32,7 +32,7 @@ def repair_end(path: Path) -> None:
             end = data.rfind(b"\n") + 1
             if end == len(data):
                 return
-            if _decode(data[end:]) is None:
+            if decode_line(data[end:]) is None:
                 file.truncate(end)
             else:
                 file.write(b"\n")
@@ -47,6 +47,21 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     while more := tail.read():
         rows += more
     return rows
+
+
+def sample_rows(path: Path, *, num_blocks: int, block_bytes: int) -> list[list[dict[str, Any]]]:
+    """Some rows of a file that is too long to read at once: those of ``num_blocks`` pieces at equal distances, the
+    first and the last ones of the file included. Lines that a piece cuts are left out."""
+    blocks = []
+    with path.open("rb") as file:
+        last = file.seek(0, os.SEEK_END) - block_bytes
+        for index in range(num_blocks):
+            start = max(0, last) * index // max(1, num_blocks - 1)
+            file.seek(start)
+            *lines, _ = file.read(block_bytes).split(b"\n")
+            rows = (decode_line(line) for line in (lines if start == 0 else lines[1:]))
+            blocks.append([row for row in rows if row is not None])
+    return blocks
 
 
 class JsonlTail:
@@ -83,7 +98,7 @@ class JsonlTail:
                     continue
                 if not line.strip():
                     continue
-                row = _decode(line)
+                row = decode_line(line)
                 if row is None:
                     self.num_bad_lines += 1
                 else:
@@ -124,7 +139,8 @@ class JsonlTail:
         self._skipping = False
 
 
-def _decode(line: bytes) -> dict[str, Any] | None:
+def decode_line(line: bytes) -> dict[str, Any] | None:
+    """None for what is no JSON object."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):

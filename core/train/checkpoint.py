@@ -109,7 +109,7 @@ def problem_with(path: Path) -> str | None:
 def newest_valid(checkpoints: Path) -> Found:
     """The valid checkpoint with the highest step, and why newer ones were passed over. Other names are ignored."""
     skipped: list[Skipped] = []
-    for step in sorted(_steps(checkpoints), reverse=True):
+    for step in sorted(saved_steps(checkpoints), reverse=True):
         path = step_path(checkpoints, step)
         reason = problem_with(path)
         if reason is None:
@@ -123,7 +123,7 @@ def prune(checkpoints: Path, *, limit: int, keep: Collection[int] = ()) -> tuple
 
     The newest one and the steps in ``keep`` always stay, and count: limit 2 with a kept best leaves best and newest.
     """
-    steps = sorted(_steps(checkpoints))
+    steps = sorted(saved_steps(checkpoints))
     if limit <= 0 or len(steps) <= limit:
         return ()
     spared = {steps[-1], *keep}
@@ -135,7 +135,8 @@ def prune(checkpoints: Path, *, limit: int, keep: Collection[int] = ()) -> tuple
     return removed
 
 
-def _steps(checkpoints: Path) -> list[int]:
+def saved_steps(checkpoints: Path) -> list[int]:
+    """Steps of the folders that are named as checkpoints, sound or not, in no order."""
     if not checkpoints.is_dir():
         return []
     matches = (_STEP_NAME.fullmatch(path.name) for path in checkpoints.iterdir() if path.is_dir())
@@ -196,7 +197,7 @@ def _fsync(path: Path) -> None:
 
 def _cannot_write(checkpoints: Path, step: int, error: OSError, written: int) -> EnvironmentProblem:
     free = shutil.disk_usage(checkpoints).free if checkpoints.is_dir() else 0
-    kept = ", ".join(f"step-{kept_step}" for kept_step in sorted(_steps(checkpoints))) or "none so far"
+    kept = ", ".join(f"step-{kept_step}" for kept_step in sorted(saved_steps(checkpoints))) or "none so far"
     return EnvironmentProblem(
         f"The checkpoint of step {step} could not be written to {checkpoints}.",
         why=f"{error.strerror or error} after {written:,} bytes; {free:,} bytes are free there. "

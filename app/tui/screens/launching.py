@@ -30,8 +30,9 @@ class Launched(Message):
     problem: str = ""
 
 
-def start_launch(screen: Screen, services: Services, draft: Draft) -> None:
-    """Ask with the plan for this machine. What does not fit needs the word typed; what is wrong is refused."""
+def start_launch(screen: Screen, services: Services, draft: Draft, *, above: tuple[str, ...] = ()) -> None:
+    """Ask with the plan for this machine, and the lines ``above`` it. What does not fit needs the word typed; what is
+    wrong is refused."""
     on_cpu = draft.gpu == "cpu"
     try:
         plan = services.plan_for_launch(draft.preset, draft.overrides, cpu=on_cpu)
@@ -43,7 +44,7 @@ def start_launch(screen: Screen, services: Services, draft: Draft) -> None:
         if answer:
             _launch(screen, services, draft, on_cpu=on_cpu, allow_over=plan.verdict == "over")
 
-    text = _question(draft, plan, on_cpu=on_cpu)
+    text = "\n".join((*above, _question(draft, plan, on_cpu=on_cpu)))
     if plan.verdict == "over":
         screen.app.push_screen(AskScreen("This does not fit", text, must_be=OVERRIDE_WORD), go)
     else:

@@ -1,8 +1,7 @@
-"""The Run screen: state, progress, loss, memory against plan, log and events of one run; stop, resume, detach."""
+"""The Run screen: state, progress, loss, memory against plan, log and events of one run; stop, resume, mend, detach."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -16,7 +15,9 @@ from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Footer
 
 from app.tui.feed import RunFeed
-from app.tui.screens.dialogs import AskScreen, ConfirmScreen
+from app.tui.screens.dialogs import AskScreen, ConfirmScreen, TextScreen
+from app.tui.screens.launching import Launched
+from app.tui.screens.mending import ask_to_mend, plan_mended
 from app.tui.services import Services
 from app.tui.widgets.log_view import LogView
 from app.tui.widgets.loss_plot import LossPlot
@@ -25,8 +26,18 @@ from app.tui.widgets.narrow import PaneTabs
 from app.tui.widgets.plain import Plain, visible
 from app.tui.widgets.progress_line import ProgressLine
 from app.tui.widgets.top_bar import TopBar
+from app.views.format import format_path
+from app.views.memory_view import drift_alarms
 from app.views.parts import combination_words
-from app.views.run_view import event_lines, failure_text, loss_note, progress_view, rate_rows, status_view
+from app.views.run_view import (
+    checkpoint_text,
+    event_lines,
+    failure_text,
+    loss_note,
+    progress_view,
+    rate_rows,
+    status_view,
+)
 from planner.errors import LongfitError
 
 POLL_SECONDS = 0.5
@@ -51,9 +62,16 @@ class RunScreen(Screen[None]):
         Binding("t", "next_pane", "log/events", tooltip="log, events, settings in turn"),
         Binding("slash", "search", "search", key_display="/", tooltip="search the log"),
         Binding("l", "log_scale", "log scale", show=False, tooltip="loss on a logarithmic scale"),
+        Binding("g", "next_axis", "x axis", show=False, tooltip="loss by steps, tokens, time of training"),
         Binding("f", "follow", "follow", show=False, tooltip="follow the end of the log"),
-        Binding("n", "next_hit(1)", "next hit", show=False),
-        Binding("N", "next_hit(-1)", "hit before", show=False),
+        Binding("n", "next_hit(1)", "next hit", show=False, tooltip="next hit of the search"),
+        Binding("N", "next_hit(-1)", "hit before", show=False, tooltip="hit of the search before"),
+        Binding("w", "wrap", "wrap", show=False, tooltip="wrap long lines of the log"),
+        Binding("v", "severity", "severity", show=False, tooltip="every line of the log, warnings, errors in turn"),
+        Binding("c", "copy_command", "copy command", show=False, tooltip="copy the exact command of this run"),
+        Binding("k", "checkpoints", "checkpoints", show=False, tooltip="checkpoints, and which of them are sound"),
+        Binding("a", "apply_fix", "apply fix", show=False, tooltip="launch again with the first change that fits"),
+        Binding("p", "plan_fix", "plan", show=False, tooltip="its preset on the Plan screen, with the fix applied"),
     ]
     PANES = (("loss-pane", "Loss"), ("memory", "Memory"), ("lower", "Log"))
     LOWER = ("log", "events", "settings")
@@ -66,16 +84,21 @@ class RunScreen(Screen[None]):
         self._is_polling = False
         self._was_final = False
         self._num_event_lines = 0
+        self._has_warned = False
+        self.is_drawn = False  # what the files held at the first look is on the screen
 
     def compose(self) -> ComposeResult:
         yield TopBar("run")
         yield Plain(id="status")
+        yield Plain(id="alarm")
         yield ProgressLine()
         yield PaneTabs(self.PANES)
         with Horizontal(id="upper"):
             with ContentSwitcher(id="loss-pane", initial="loss"):
                 yield LossPlot(id="loss")
-                with VerticalScroll(id="failure", can_focus=True):
+                with VerticalScroll(id="failure", can_focus=True) as failure:
+                    failure.border_title = "Why it failed"
+                    failure.border_subtitle = "a mends and launches  p plans  r resumes"
                     yield Plain(id="failure-text")
             yield MemoryPanel()
         yield Plain(id="rates")
@@ -115,7 +138,7 @@ class RunScreen(Screen[None]):
 
     def on_polled(self, message: Polled) -> None:
         feed, problem = self.feed, message.problem
-        status = status_view(feed.state, now=time.time())
+        status = status_view(feed.state, now=self.services.now())
         progress = progress_view(feed.state, feed.loss)
         words = problem or f"{status.detail}{'; ' if status.detail else ''}{progress.words}"
         line = self.query_one("#status", Plain)
@@ -123,19 +146,35 @@ class RunScreen(Screen[None]):
         line.set_classes(f"-{status.color_role}")
         self.query_one(ProgressLine).show(progress.fraction)
         with self.app.batch_update():
-            self._draw_loss()
-            self.query_one(MemoryPanel).show(feed.memory, feed.plan)
+            if not (feed.is_sampled and self.is_drawn):  # a sample stays as it is until all rows have been read
+                self._draw_loss()
+                self.query_one(MemoryPanel).show(feed.memory, feed.plan)
+                self._draw_alarm()
             self._draw_lower()
         if status.is_final and not self._was_final and self._exit_when_final:
             self.set_timer(POLL_SECONDS, self.app.exit)
         self._was_final = status.is_final
+        self.is_drawn = True
         if message.has_more:
             self._poll()
+
+    def _draw_alarm(self) -> None:
+        """What a person should look into although the run goes on; memory above plan is also told once."""
+        drifts = drift_alarms(self.feed.memory, self.feed.plan)
+        fallbacks = [f"fallback: {fallback}" for fallback in self.feed.state.fallbacks]
+        words = "; ".join([*drifts, *fallbacks])
+        alarm = self.query_one("#alarm", Plain)
+        alarm.display = bool(words)
+        alarm.set_class(bool(drifts), "-drift")
+        alarm.show_line(f" ! {visible(words)}" if words else "")
+        if drifts and not self._has_warned:
+            self._has_warned = True
+            self.notify(drifts[0], title="Memory above plan", severity="warning", timeout=10, markup=False)
 
     def _draw_loss(self) -> None:
         feed = self.feed
         note = loss_note(feed.loss, logging_steps=feed.config.logging_steps)
-        self.query_one(LossPlot).show(feed.loss, note)
+        self.query_one(LossPlot).show(feed.loss, note=note)
         rates = dict(rate_rows(feed.loss, feed.plan))
         speed = rates.pop("speed")
         self.query_one("#rates", Plain).show_line(
@@ -159,7 +198,7 @@ class RunScreen(Screen[None]):
         return (
             f"{config.name}: {config.model}, length {config.max_length:,}\n"
             f"{combination_words(config.optimizations)}\n\n"
-            f"folder   {run.path}\ncommand  {run.command}\n\n{run.config.read_text('utf-8')}"
+            f"folder   {format_path(run.path)}\ncommand  {format_path(run.command)}\n\n{run.config.read_text('utf-8')}"
         )
 
     # --- actions -------------------------------------------------------------------------------------------------
@@ -231,8 +270,46 @@ class RunScreen(Screen[None]):
     def action_log_scale(self) -> None:
         self.query_one(LossPlot).action_log_scale()
 
+    def action_next_axis(self) -> None:
+        self.query_one(LossPlot).action_next_axis()
+
     def action_follow(self) -> None:
         self.query_one(LogView).action_follow()
 
     def action_next_hit(self, direction: int) -> None:
         self.query_one(LogView).action_next(direction)
+
+    def action_wrap(self) -> None:
+        self.query_one(LogView).action_wrap()
+
+    def action_severity(self) -> None:
+        self.query_one("#lower", ContentSwitcher).current = "log"
+        self.query_one(LogView).action_severity()
+
+    def action_copy_command(self) -> None:
+        """To the clipboard, which a terminal may refuse without a word: so the file is named too."""
+        path = self.feed.run.command
+        self.app.copy_to_clipboard(path.read_text(encoding="utf-8"))
+        self.notify(f"Copied; it is also in {format_path(path)}", markup=False)
+
+    def action_checkpoints(self) -> None:
+        """Every byte is read to tell which are sound: in a thread."""
+        self.notify("Reading the checkpoints.", markup=False)
+        self.run_worker(self._check_checkpoints, thread=True, group="checkpoints", exclusive=True)
+
+    def _check_checkpoints(self) -> None:
+        text = checkpoint_text(self.services.checkpoints(self.feed.run))
+        self.app.call_from_thread(self.app.push_screen, TextScreen("Checkpoints", text))
+
+    def action_apply_fix(self) -> None:
+        ask_to_mend(self, self.services, self.feed.run)
+
+    def action_plan_fix(self) -> None:
+        plan_mended(self, self.services, self.feed.run)
+
+    def on_launched(self, message: Launched) -> None:
+        """The mended run has a folder: look at it."""
+        if message.run_dir is None:
+            self.notify(message.problem, severity="error", timeout=12, markup=False)
+        else:
+            self.app.open_run(message.run_dir)  # type: ignore[attr-defined]

@@ -14,7 +14,14 @@ from textual.widget import Widget
 
 from app.tui.widgets.plain import Plain
 from app.views.format import ByteUnit, column_unit, format_bytes
-from app.views.memory_view import MemoryHistory, MemoryRow, gpu_words, instant_memory_rows, memory_rows
+from app.views.memory_view import (
+    MemoryHistory,
+    MemoryRow,
+    gpu_words,
+    host_words,
+    instant_memory_rows,
+    memory_rows,
+)
 
 
 class MemoryBar(Widget):
@@ -71,7 +78,8 @@ def memory_cells(row: MemoryRow, *, scale_bytes: int, width: int, ascii_only: bo
 
 
 class MemoryPanel(VerticalScroll, can_focus=True):
-    """``show`` draws a history against the content of plan.json: ranks, the instants of the worst, GPUs, the host."""
+    """``show`` draws a history against the content of plan.json: ranks with their GPUs, the host, the instants of the
+    rank that holds most, and its way over the run. What stands first is seen in a small terminal without scrolling."""
 
     def __init__(self) -> None:
         super().__init__(id="memory")
@@ -85,23 +93,35 @@ class MemoryPanel(VerticalScroll, can_focus=True):
         rows = memory_rows(history, plan)
         self.query_one(MemoryBar).show(rows)
         unit = column_unit(_scale(rows))
-        lines = [f"{unit.name}{'peak':>6}{'plan':>7}"]
+        gpus = {gpu.get("index"): gpu for gpu in history.gpus}
+        lines = [f"{unit.name} {'peak':>5}{'plan':>7}{'off by':>9}" + ("  busy  C    W" if gpus else "")]
         for row in rows:
             peak, planned = unit.format(row.peak_bytes), unit.format(row.planned_peak_bytes)
-            lines.append(f"{row.rank:>2}{peak:>7}{planned:>7} {row.deviation:>7} {row.peak_instant}")
+            gpu = _gpu_columns(gpus.get(row.rank, {})) if gpus else ""
+            lines.append(f"{row.rank:>2}{peak:>7}{planned:>7}{row.deviation:>9}{gpu}".rstrip())
             if row.remark:
                 lines.append(f"  ! {row.remark}")
+        lines += [*(str(gpu["problem"]) for gpu in history.gpus if gpu.get("problem")), *host_words(history)]
         lines += _instant_lines(rows, history, plan, unit)
         lines += ["", *gpu_words(history)]
-        if history.host_available_bytes is not None:
-            lines.append(f"host memory free {format_bytes(history.host_available_bytes)}")
-        self.query_one("#memory-numbers", Plain).update("\n".join(lines))
+        text = "\n".join(lines)
+        self.query_one("#memory-numbers", Plain).update(text.rstrip())
+
+
+def _gpu_columns(gpu: Mapping[str, Any]) -> str:
+    """Busy percent, degrees, watts; n/a for what the driver does not tell."""
+    busy, degrees, watts = gpu.get("utilization"), gpu.get("temperature"), gpu.get("power_watts")
+    return (
+        (" n/a  " if busy is None else f"{busy:>4} %")
+        + (" n/a" if degrees is None else f"{degrees:>4}")
+        + ("  n/a" if watts is None else f"{watts:>5.0f}")
+    )
 
 
 def _instant_lines(
     rows: tuple[MemoryRow, ...], history: MemoryHistory, plan: Mapping[str, Any], unit: ByteUnit
 ) -> list[str]:
-    """Each instant of the rank that holds most."""
+    """Each instant of the rank that holds most, the highest marked."""
     worst = max(rows, key=lambda row: row.peak_bytes, default=None)
     if worst is None or worst.rank not in history.ranks:
         return []
@@ -110,5 +130,6 @@ def _instant_lines(
     lines = ["", f"rank {worst.rank}, at each instant"]
     for row in instant_memory_rows(history.ranks[worst.rank], planned):
         measured, expected = unit.format(row.measured_bytes), unit.format(row.planned_bytes)
-        lines.append(f"{row.instant:<10}{measured:>7}{expected:>7} {row.deviation:>7}")
+        mark = " <-" if row.instant == worst.peak_instant else ""
+        lines.append(f"{row.instant:<10}{measured:>7}{expected:>7}{row.deviation:>9}{mark}")
     return lines

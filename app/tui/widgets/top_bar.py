@@ -29,7 +29,7 @@ class TopBar(Widget):
         room = self.size.width - left.cell_length - 1
         place = Content(self.place)
         if place.cell_length > room:
-            place = place.truncate(max(0, room), ellipsis=True)
+            place = place.truncate(max(0, room), ellipsis=not getattr(self.app, "ascii_only", False))
         return left + " " * max(0, room - place.cell_length) + place
 
     def on_click(self, event: events.Click) -> None:

@@ -2,7 +2,7 @@
 
 import time
 
-from app.tui.log_file import LogFile
+from app.tui.log_file import LogFile, severity_of
 
 
 def test_lines_appear_as_they_are_written_and_unfinished_ones_too(tmp_path):
@@ -43,7 +43,7 @@ def test_progress_bars_show_what_they_last_said_and_bad_bytes_do_not_stop_it(tmp
     path.write_bytes(b"10%\r50%\r100%\r\n\xff\xfebad\r\n\n")
     log = LogFile(path)
     log.refresh()
-    assert log.lines(0, 3) == ["100%", "\ufffd\ufffdbad", ""]
+    assert log.lines(0, 3) == ["100%", "\\xff\\xfebad", ""]
 
 
 def test_search_goes_both_ways_and_around_the_end(tmp_path):
@@ -84,3 +84,45 @@ def test_a_line_of_a_megabyte_is_shown_in_part(tmp_path):
     log.refresh()
     assert len(log.lines(0, 1)[0]) == 1 << 14
     assert log.lines(1, 2) == ["end"]
+
+
+def test_lines_beside_a_line_of_a_megabyte_are_not_lost(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(b"a\n" + b"y" * 1_000_000 + b"\nend\nlast\n")
+    log = LogFile(path)
+    log.refresh()
+    assert [line[:4] for line in log.lines(0, 4)] == ["a", "yyyy", "end", "last"]
+    assert log.find("last", 0) == 3
+
+
+def test_search_ignores_what_a_progress_bar_overwrote_and_finds_other_alphabets(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes("50% HIT\r100% done\n长文本 Été\n".encode())
+    log = LogFile(path)
+    log.refresh()
+    assert log.find("hit", 0) is None
+    assert log.find("长文本", 0) == 1
+    assert log.find("été", 0) == 1
+
+
+def test_severe_lines_are_found_once_and_as_they_come(tmp_path):
+    path = tmp_path / "log"
+    path.write_text("fine\nWARNING: slow disk\nTraceback (most recent call last)\nfine, unfinished erro")
+    log = LogFile(path)
+    log.refresh()
+    assert list(log.severe("error")) == [2]
+    assert list(log.severe("warning")) == [1, 2]
+    with path.open("a") as file:
+        file.write("r\nfine\nCUDA out of memory\n")
+    log.refresh()
+    assert list(log.severe("error")) == [2, 3, 5]
+    assert list(log.severe("warning")) == [1, 2, 3, 5]
+    path.write_text("no error\n")
+    log.refresh()
+    assert list(log.severe("error")) == [0]
+
+
+def test_a_line_says_how_severe_it_is():
+    assert severity_of("RuntimeError: x") == "error"
+    assert severity_of("UserWarning: x") == "warning"
+    assert severity_of("step 1") is None
