@@ -1,4 +1,5 @@
-"""Paths that were typed into the page stay below the folder in which the page was started. Used by form.py.
+"""Paths that were typed into the page stay below the folder in which the page was started. Used by form.py and
+paste_actions.py.
 
 The page may be open to others (another user of the machine, a token passed on), so unlike the command line it is no
 way to have any file of the account read. What lies outside is refused in the same words whether it exists or not.
@@ -34,3 +35,11 @@ def confined_path(text: str, *, what: str, root: Path | None = None) -> Path:
             fix="Start it in a folder above your data, or name the file in a preset.",
         )
     return real
+
+
+def is_confined(text: str) -> bool:
+    try:
+        confined_path(text, what="path")
+    except ConfigError:
+        return False
+    return True

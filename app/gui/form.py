@@ -26,7 +26,7 @@ ADAPTER_METHODS = ("lora", "qlora")
 ADAPTER_HEAD = "adapter."  # "adapter.rank" stands for the rank of whichever adapter method is chosen
 _MAIN_KEYS = ("max_length", "per_device_train_batch_size", "gradient_accumulation_steps")
 _MODEL_KEYS = ("model", "dtype", "autocast", "rope_scaling")
-_PATH_KEYS = ("model", "data.train", "data.eval")
+PATH_KEYS = ("model", "data.train", "data.eval")
 _LABELS = {
     "max_length": "length, tokens", "per_device_train_batch_size": "rows",
     "per_device_eval_batch_size": "evaluation rows", "gradient_accumulation_steps": "accumulation",
@@ -108,7 +108,7 @@ def draft_of(preset: Preset, fields: Sequence[Field], values: Sequence[Any], reg
 
 
 def _with_edit(draft: Draft, field: Field, value: Any, registry: Registry) -> Draft:
-    if field.key in _PATH_KEYS:
+    if field.key in PATH_KEYS:
         for text in [value] if isinstance(value, str) else value or ():
             confined_path(text, what=field.label)
     if field.kind == "bool" and field.key in registry and not value:

@@ -13,6 +13,7 @@ import gradio as gr
 
 from app.gui import plan_actions, plan_html
 from app.gui.messages import shown_to_the_user
+from app.gui.paste_panel import build_paste_panel, save_paste
 from app.gui.plan_actions import NUM_RECOMMENDATIONS, Form
 from app.gui.plan_form import PlanForm, build_plan_form, form_from_inputs, inputs_from_form, visibility
 from app.services.presets import preset_names
@@ -64,6 +65,7 @@ _QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"
 
 def build_plan_tab() -> PlanTab:
     """Lay the tab out in the current Blocks context and wire everything that stays inside it."""
+    paste = build_paste_panel()
     with gr.Row(elem_classes="plan"):
         with gr.Column(scale=2, min_width=300, elem_classes="form"):
             form = build_plan_form()
@@ -94,6 +96,7 @@ def build_plan_tab() -> PlanTab:
         refusal=refusal,
     )  # fmt: skip
     tab.plan_on_input()
+    tab.plan_after(paste.save.click(save_paste, [paste.text, paste.name], form.inputs, api_name="import_save"))
     tab.plan_after(form.preset.input(load_preset, form.preset, form.inputs[1:], **_QUIET))
     edits: list[tuple[gr.Button, Callable[..., Any]]] = [
         (form.halve, halve_length), (form.double, double_length), (form.longest, longest_length),

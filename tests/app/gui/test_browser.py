@@ -56,7 +56,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     (folder / "rows of mine" / "été.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     (folder / ".longfit" / "presets").mkdir(parents=True)
     (folder / ".longfit" / "presets" / "tiny.yaml").write_text(yaml.safe_dump(TINY, allow_unicode=True), "utf-8")
-    with served(folder, environment={"LONGFIT_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}) as url:
+    own = {"LONGFIT_CACHE": str(folder / "cache"), "XDG_CONFIG_HOME": str(folder / "config"), "OMP_NUM_THREADS": "1"}
+    with served(folder, environment=own) as url:
         yield url
 
 
@@ -105,6 +106,23 @@ def test_apply_takes_a_recommendation_over(browser: Any, address: str) -> None:
         seen.wait_for("#verdict", f"{used} GiB")
         seen.wait_for(f"#recommendation-{rank}", "no change")
         assert page.is_disabled(f"#apply-{rank}")
+        assert_clean(seen, address)
+
+
+def test_a_pasted_command_loads_the_form(browser: Any, address: str) -> None:
+    text = (Path(__file__).parents[2] / "data" / "swift_commands" / "one_gpu_everything.txt").read_text("utf-8")
+    with visit(browser, address) as seen:
+        page = seen.page
+        page.click("#paste button")
+        page.fill("#paste-text textarea", text)
+        seen.wait_for("#paste-findings", "--galore_rank 64")
+        assert "Not as written" in seen.text("#paste-findings")
+        page.fill("#paste-name textarea, #paste-name input", "pasted-here")
+        page.click("#paste-save")
+        seen.wait_for("#command", "pasted-here")
+        assert page.input_value("#field-max-length input") == "8192"
+        seen.reload()
+        seen.wait_for("#command", "pasted-here")
         assert_clean(seen, address)
 
 

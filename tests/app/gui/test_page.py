@@ -161,6 +161,19 @@ def test_an_edit_changes_verdict_command_and_launch(client: Any) -> None:
     assert "choose this machine" in texts
 
 
+def test_a_pasted_command_is_read_saved_and_loaded(
+    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    text = "swift sft --model Qwen/Qwen3-8B --dataset rows.jsonl --max_length 1024 --use_dora true"
+    findings, name = client.predict(text, api_name="/import")
+    assert "Not as written" in findings
+    form = client.predict(text, name, api_name="/import_save")
+    assert name in _text(form[0])
+    assert 1024 in form
+    assert (tmp_path / "longfit" / "presets" / f"{name}.yaml").is_file()
+
+
 def test_launch_refuses_what_the_page_refuses(client: Any, page: Served) -> None:
     from gradio_client.exceptions import AppError
 
