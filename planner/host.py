@@ -1,27 +1,78 @@
-"""Host memory of a node and disk bytes of a run: often the first walls that nobody planned for."""
+"""Host memory of a node and disk bytes of a run: often the first walls that nobody planned for.
+
+Keys say what kind of memory it is: ``pinned.`` stays where it is, ``pageable.`` can be swapped, ``page_cache.`` is
+given back as soon as memory is short and is therefore shown and not judged.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from planner.account import Account
 from planner.parts.offload import offloaded_host_bytes
-from planner.types import DTYPE_BYTES
+from planner.types import DTYPE_BYTES, INSTANTS, Basis, Instant, Part, Term
 
 MIB = 1024**2
 PROCESS_BYTES = 2400 * MIB  # interpreter, torch with CUDA libraries, pinned staging, of one training process; assumed
 RUN_FILES_BYTES = 64 * MIB  # log, events, metrics, data store index of a run; assumed
+ALWAYS: frozenset[Instant] = frozenset(INSTANTS)
+PAGE_CACHE = "page_cache."
 
 
-def host_bytes(result: Account, used_bytes: int) -> int:
-    """RAM of one node at its worst moment.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """What a host or a disk holds at its worst moment."""
 
-    A process on a GPU maps the checkpoint and moves it over: its pages are the node's, one copy for all processes.
-    """
-    ctx = result.ctx
-    processes = min(ctx.config.parallel.world, ctx.cluster.num_gpus_per_node)
-    if ctx.cluster.gpu.kind == "cpu":
+    terms: tuple[Term, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(term.bytes for term in self.terms)
+
+    @property
+    def needed_bytes(self) -> int:
+        """What has to be there: without pages that are given back."""
+        return sum(term.bytes for term in self.terms if not term.key.startswith(PAGE_CACHE))
+
+
+def host_needed_bytes(result: Account, used_bytes: int) -> int:
+    """RAM that the processes of one node cannot do without; the numeric path of ``host_store``."""
+    processes = _processes(result)
+    if result.ctx.cluster.gpu.kind == "cpu":
         return processes * used_bytes
-    checkpoint = DTYPE_BYTES[ctx.config.dtype] * ctx.model.num_parameters
-    return checkpoint + processes * (PROCESS_BYTES + offloaded_host_bytes(ctx.config, ctx.model))
+    return processes * (PROCESS_BYTES + _pinned_bytes(result) + _paged_bytes(result))
+
+
+def host_store(result: Account, used_bytes: int) -> Store:
+    """RAM of one node. ``used_bytes`` is what a CPU process holds."""
+    ctx, processes = result.ctx, _processes(result)
+    if ctx.cluster.gpu.kind == "cpu":
+        text = f"{processes} process(es) * {used_bytes}: each as planned"
+        return Store(terms=(_term("pageable.processes", "runtime", processes * used_bytes, text, "modelled"),))
+    times = f"{processes} process{'es' * (processes > 1)} *"
+    pinned, paged = _pinned_bytes(result), _paged_bytes(result)
+    terms = [
+        _term(
+            "pageable.processes", "runtime", processes * PROCESS_BYTES,
+            f"{times} {PROCESS_BYTES // MIB} MiB: interpreter, libraries, staging buffers", "assumed",
+        )
+    ]  # fmt: skip
+    if pinned:
+        text = f"{times} {pinned}: layer inputs in pinned slots"
+        terms.append(_term("pinned.layer_inputs", "checkpoints", processes * pinned, text, "exact"))
+    if paged:
+        text = f"{times} {paged}: optimizer states that have left the GPU"
+        terms.append(_term("pageable.optimizer", "optimizer", processes * paged, text, "modelled"))
+    checkpoint = DTYPE_BYTES[ctx.model.checkpoint_dtype] * ctx.model.num_parameters
+    room = max(0, ctx.cluster.host_bytes_per_node - sum(term.bytes for term in terms))
+    terms.append(
+        _term(
+            f"{PAGE_CACHE}weights", "weights", min(checkpoint, room),
+            f"{DTYPE_BYTES[ctx.model.checkpoint_dtype]} * {ctx.model.num_parameters}: pages of the mapped weights, one "
+            "copy for all processes, as far as there is room", "modelled", frozenset({"load"}),
+        )
+    )  # fmt: skip
+    return Store(terms=tuple(terms))
 
 
 def checkpoint_bytes(result: Account) -> int:
@@ -33,7 +84,56 @@ def checkpoint_bytes(result: Account) -> int:
 
 
 def disk_bytes(result: Account) -> int:
-    """The kept checkpoints, the one being written, and the best one when it is kept apart."""
+    """The numeric path of ``disk_store``."""
+    return _num_checkpoints(result) * checkpoint_bytes(result) + RUN_FILES_BYTES + _download_bytes(result)
+
+
+def disk_store(result: Account) -> Store:
+    """The kept checkpoints, the one being written, the best one when it is kept apart, and weights still to come."""
+    config, count, one = result.ctx.config, _num_checkpoints(result), checkpoint_bytes(result)
+    terms = [
+        _term(
+            "checkpoints", "optimizer", count * one,
+            f"{count} * {one}: {config.save_total_limit} kept, one being written{', the best' * config.keep_best}; "
+            "what is trained, and its optimizer states", "exact", frozenset({"save"}),
+        ),
+        _term("run_files", "runtime", RUN_FILES_BYTES, f"{RUN_FILES_BYTES // MIB} MiB: log, events, data", "assumed"),
+    ]  # fmt: skip
+    if download := _download_bytes(result):
+        text = f"{download} bytes: weights in the cache; they do not lie in a folder here"
+        terms.append(_term("cache.weights", "weights", download, text, "exact"))
+    return Store(terms=tuple(terms))
+
+
+def _processes(result: Account) -> int:
+    return min(result.ctx.config.parallel.world, result.ctx.cluster.num_gpus_per_node)
+
+
+def _pinned_bytes(result: Account) -> int:
+    """Of one process."""
+    return offloaded_host_bytes(result.ctx.config, result.ctx.model)
+
+
+def _paged_bytes(result: Account) -> int:
+    """Optimizer states in managed memory that have left the GPU, of one process."""
+    specs = result.combined.specs
+    return sum(spec.bytes for spec in specs if spec.key.startswith("optimizer.") and spec.key.endswith(".paged"))
+
+
+def _num_checkpoints(result: Account) -> int:
     config = result.ctx.config
-    kept = config.save_total_limit + 1 + config.keep_best
-    return kept * checkpoint_bytes(result) + RUN_FILES_BYTES
+    return config.save_total_limit + 1 + config.keep_best
+
+
+def _download_bytes(result: Account) -> int:
+    """A model that is named by a folder lies there already; app/services/models.py resolves to one when it can."""
+    model = result.ctx.model
+    if result.ctx.config.model.startswith("/"):
+        return 0
+    return DTYPE_BYTES[model.checkpoint_dtype] * model.num_parameters
+
+
+def _term(
+    key: str, part: Part, size_bytes: int, formula: str, basis: Basis, instants: frozenset[Instant] = ALWAYS
+) -> Term:  # fmt: skip
+    return Term(key=key, part=part, instants=instants, bytes=size_bytes, formula=formula, basis=basis)

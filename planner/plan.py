@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from planner.account import Account, account
 from planner.checks import collect_issues
-from planner.host import disk_bytes, host_bytes
+from planner.host import disk_store, host_store
 from planner.optimization import Registry
 from planner.parts import cpu, runtime
 from planner.time import step_seconds
@@ -115,16 +115,16 @@ def make_plan(
         index=0, usable_bytes=cluster.gpu.usable_bytes, allocated=result.combined.breakdown(),
         reserved_bytes=sizes.reserved, used_bytes=sizes.used, band_bytes=sizes.band, context_terms=sizes.context_terms,
     )  # fmt: skip
-    host, disk = host_bytes(result, sizes.used), disk_bytes(result)
-    free = cluster.disk_free_bytes
+    host, disk = host_store(result, sizes.used), disk_store(result)
+    needed, free = host.needed_bytes, cluster.disk_free_bytes
     seconds = step_seconds(result.ctx, result.combined.work, result.combined.specs)
     batch = batch_arithmetic(result)
     plan = Plan(
         config=config, model=model, cluster=cluster, environment=environment,
         gpus=tuple(replace(gpu, index=index) for index in range(config.parallel.world)),
-        host_bytes=host, host_verdict=judge(host, host, cluster.host_bytes_per_node), disk_bytes=disk,
-        disk_verdict="unverified" if free is None else judge(disk, disk, free),
-        verdict=worst_verdict(cluster, sizes, host=host, disk=disk),
+        host_bytes=host.bytes, host_verdict=judge(needed, needed, cluster.host_bytes_per_node), host_terms=host.terms,
+        disk_bytes=disk.bytes, disk_verdict="unverified" if free is None else judge(disk.bytes, disk.bytes, free),
+        disk_terms=disk.terms, verdict=worst_verdict(cluster, sizes, host=needed, disk=disk.bytes),
         seconds_per_step=seconds, tokens_per_second=batch["tokens_per_step"] / seconds, batch=batch,
         issues=(*result.combined.issues, *collect_issues(result.ctx, result.optimizations)),
     )  # fmt: skip

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from planner.formula import symbols_of, with_numbers
 from planner.types import INSTANTS, Alternative, GpuPlan, Issue, OptimizationSetting, Plan, Term
 
 SCHEMA_VERSION = 1
@@ -11,21 +13,24 @@ SCHEMA_VERSION = 1
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
     """Only JSON types; the same plan always gives the same dict. The keys of DESIGN.md section 10 come first."""
+    symbols = symbols_of(plan)
     return {
         "schema": SCHEMA_VERSION,
         "preset": plan.config.name,
         "verdict": plan.verdict,
         "peak_instant": plan.peak_instant,
-        "gpus": [_gpu(gpu) for gpu in plan.gpus],
+        "gpus": [_gpu(gpu, symbols) for gpu in plan.gpus],
         "host": {
             "bytes": plan.host_bytes,
             "usable_bytes": plan.cluster.host_bytes_per_node,
             "verdict": plan.host_verdict,
+            "terms": [_term(term, symbols) for term in plan.host_terms],
         },
         "disk": {
             "bytes": plan.disk_bytes,
             "free_bytes": plan.cluster.disk_free_bytes,
             "verdict": plan.disk_verdict,
+            "terms": [_term(term, symbols) for term in plan.disk_terms],
         },
         "environment": {
             "source": plan.environment.source,
@@ -59,7 +64,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _gpu(gpu: GpuPlan) -> dict[str, Any]:
+def _gpu(gpu: GpuPlan, symbols: Mapping[str, int]) -> dict[str, Any]:
     return {
         "index": gpu.index,
         "usable_bytes": gpu.usable_bytes,
@@ -70,12 +75,12 @@ def _gpu(gpu: GpuPlan) -> dict[str, Any]:
             "band_bytes": list(gpu.band_bytes),
         },
         "allocated_bytes_by_instant": dict(gpu.allocated.by_instant()),
-        "terms": [_term(term) for term in gpu.allocated.terms],
-        "context_terms": [_term(term) for term in gpu.context_terms],
+        "terms": [_term(term, symbols) for term in gpu.allocated.terms],
+        "context_terms": [_term(term, symbols) for term in gpu.context_terms],
     }
 
 
-def _term(term: Term) -> dict[str, Any]:
+def _term(term: Term, symbols: Mapping[str, int]) -> dict[str, Any]:
     return {
         "key": term.key,
         "part": term.part,
@@ -83,6 +88,7 @@ def _term(term: Term) -> dict[str, Any]:
         "instants": [instant for instant in INSTANTS if instant in term.instants],
         "basis": term.basis,
         "formula": term.formula,
+        "numbers": with_numbers(term.formula, symbols),
         "source": term.source,
     }
 

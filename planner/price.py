@@ -10,7 +10,7 @@ from typing import Literal
 
 from planner.account import Account, context, tally
 from planner.checks import collect_issues
-from planner.host import disk_bytes, host_bytes
+from planner.host import disk_bytes, host_needed_bytes
 from planner.optimization import Optimization, PlanContext
 from planner.plan import Footprint, footprint, worst_verdict
 from planner.space import Problem
@@ -26,7 +26,7 @@ class Candidate:
     config: RunConfig
     result: Account
     sizes: Footprint
-    host_bytes: int  # of one node
+    host_bytes: int  # needed on one node
     disk_bytes: int
     verdict: Verdict
     tokens_per_second: float
@@ -47,7 +47,7 @@ def price(problem: Problem, config: RunConfig, *, refuse: bool = True) -> Candid
     if refuse and result.combined.issues:
         return None
     sizes = footprint(result, expandable_segments=problem.expandable_segments)
-    host, disk = host_bytes(result, sizes.used), disk_bytes(result)
+    host, disk = host_needed_bytes(result, sizes.used), disk_bytes(result)
     tokens = (
         config.per_device_train_batch_size * config.max_length * config.parallel.data
         * config.gradient_accumulation_steps

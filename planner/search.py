@@ -16,7 +16,7 @@ from planner.cost import dollars_per_million_tokens
 from planner.errors import ConfigError
 from planner.explain import why_it_fits, why_not
 from planner.goals import GOALS
-from planner.host import disk_bytes, host_bytes
+from planner.host import disk_bytes, host_needed_bytes
 from planner.optimization import Registry
 from planner.plan import footprint, worst_verdict
 from planner.price import Candidate, price, shortfall
@@ -165,7 +165,7 @@ def _distinct(priced: Iterable[Candidate]) -> list[Candidate]:
 def _holds(problem: Problem, config: RunConfig) -> bool:
     result = account(config, problem.model, problem.cluster, problem.environment, problem.registry)
     sizes = footprint(result, expandable_segments=problem.expandable_segments)
-    host, disk = host_bytes(result, sizes.used), disk_bytes(result)
+    host, disk = host_needed_bytes(result, sizes.used), disk_bytes(result)
     return worst_verdict(problem.cluster, sizes, host=host, disk=disk) != "over"
 
 

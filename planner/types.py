@@ -339,6 +339,8 @@ class Plan:
     batch: Mapping[str, int | float]  # world, data, sequence, accumulation, tokens_per_step, ...
     issues: tuple[Issue, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
+    host_terms: tuple[Term, ...] = ()  # add up to host_bytes; their keys say pinned, pageable or page_cache
+    disk_terms: tuple[Term, ...] = ()  # add up to disk_bytes
 
     @property
     def worst_gpu(self) -> GpuPlan:

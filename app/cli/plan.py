@@ -14,6 +14,7 @@ from app.cli.planning_arguments import (
     overrides_of,
 )
 from app.services.planning import ladder_for, plan_preset, refuse_errors
+from planner.types import Plan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_goal(parser)
     parser.add_argument("--ladder", action="store_true", help="what each optimization changes, one after the other")
     parser.add_argument("--json", action="store_true", help="machine-readable, see planner/plan.schema.json")
-    parser.add_argument("--explain", action="store_true", help="every term with its formula")
+    parser.add_argument("--explain", nargs="?", const="all", metavar="PART", help="the numbers behind a part, a term,"
+                        " an instant, host or disk; all of the peak without a name")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -33,7 +35,9 @@ def run(args: argparse.Namespace) -> int:
         args.preset, overrides_of(args), cluster=cluster_of(args), alternatives=True, goal=args.goal
     )  # fmt: skip
     refuse_errors(planned.plan)
-    if args.json:
+    if args.explain is not None and args.explain != "all":
+        _print_explained(planned.plan, args.explain, as_json=args.json)
+    elif args.json:
         from planner.plan_json import plan_to_dict
 
         json.dump(plan_to_dict(planned.plan), sys.stdout, indent=2)
@@ -41,8 +45,18 @@ def run(args: argparse.Namespace) -> int:
     else:
         from app.views.text import plan_text
 
-        print(plan_text(planned.plan, goal=args.goal, explain=args.explain))
+        print(plan_text(planned.plan, goal=args.goal, explain=args.explain is not None))
     return 3 if planned.plan.verdict == "over" else 0
+
+
+def _print_explained(plan: Plan, what: str, *, as_json: bool) -> None:
+    from app.views.explain_view import explain_dict, explain_text
+
+    if as_json:
+        json.dump(explain_dict(plan, what), sys.stdout, indent=2)
+        print()
+    else:
+        print(explain_text(plan, what))
 
 
 def _print_ladder(args: argparse.Namespace) -> int:

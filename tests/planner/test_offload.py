@@ -31,7 +31,7 @@ def test_what_leaves_the_gpu_is_needed_on_the_host():
 
 
 def test_a_host_that_is_too_small_is_told():
-    plan = plan_of(OFFLOADED, max_length=131072, cluster=cluster_of("H200", host_bytes_per_node=32 * GIB))
+    plan = plan_of(OFFLOADED, max_length=131072, cluster=cluster_of("H200", host_bytes_per_node=20 * GIB))
     assert plan.host_verdict == "over"
 
 

@@ -99,10 +99,35 @@ def test_the_fused_optimizer_needs_no_copy_for_its_step() -> None:
 def test_host_memory_and_disk_have_verdicts_that_reach_the_plan() -> None:
     fits = plan_of()
     assert (fits.host_verdict, fits.disk_verdict, fits.verdict) == ("fits", "unverified", "fits")
-    small_host = plan_of(cluster=cluster_of(host_bytes_per_node=8 * GIB))
+    small_host = plan_of(cluster=cluster_of(host_bytes_per_node=2 * GIB))
     assert (small_host.host_verdict, small_host.verdict) == ("over", "over")
     small_disk = plan_of(cluster=cluster_of(disk_free_bytes=GIB))
     assert (small_disk.disk_verdict, small_disk.verdict) == ("over", "over")
+
+
+def test_host_and_disk_open_into_terms() -> None:
+    optimizations = {**LEAN_LORA, "checkpoint_offload": {}}
+    plan = plan_of(optimizations, parallel=ParallelDegrees(data=2), cluster=cluster_of(count=2), keep_best=True)
+    assert sum(term.bytes for term in plan.host_terms) == plan.host_bytes
+    assert sum(term.bytes for term in plan.disk_terms) == plan.disk_bytes
+    host = {term.key: term.bytes for term in plan.host_terms}
+    assert host["pageable.processes"] == 2 * PROCESS_BYTES
+    assert host["pinned.layer_inputs"] == 2 * 27 * 2 * 3584 * 8192  # all layers but one, of two processes
+    disk = {term.key: term for term in plan.disk_terms}
+    assert disk["cache.weights"].bytes == 2 * QWEN_7B.num_parameters
+    assert disk["checkpoints"].formula.startswith("4 * ")
+
+
+def test_weights_in_a_folder_need_no_room_for_a_download() -> None:
+    cluster = cluster_of()
+    to_come, there = (
+        make_plan(
+            config=replace(run_config(), model=where), model=QWEN_7B, cluster=cluster,
+            environment=environment_of(cluster), registry=REGISTRY,
+        ).disk_bytes
+        for where in ("Qwen/Qwen2.5-7B", "/models/qwen")
+    )  # fmt: skip
+    assert to_come - there == 2 * QWEN_7B.num_parameters
 
 
 def test_the_pages_of_a_checkpoint_are_one_copy_for_all_processes_of_a_node() -> None:
@@ -111,6 +136,13 @@ def test_the_pages_of_a_checkpoint_are_one_copy_for_all_processes_of_a_node() ->
     )
     assert eight - one == 7 * PROCESS_BYTES
     assert one == 2 * QWEN_7B.num_parameters + PROCESS_BYTES
+
+
+def test_pages_of_a_checkpoint_are_no_wall() -> None:
+    """They are given back when memory is short: shown as far as there is room, and not judged."""
+    plan = plan_of(cluster=cluster_of(host_bytes_per_node=8 * GIB))
+    assert plan.host_bytes == 8 * GIB
+    assert plan.host_verdict == "fits"
 
 
 def test_disk_counts_the_checkpoints_that_exist_together() -> None:

@@ -122,7 +122,7 @@ def test_what_is_over_says_when_and_by_how_much() -> None:
 
 def test_what_the_host_cannot_hold_says_how_much_is_missing() -> None:
     given = arguments(LEAN_LORA)
-    given["cluster"] = replace(given["cluster"], host_bytes_per_node=17 * GIB)
+    given["cluster"] = replace(given["cluster"], host_bytes_per_node=3 * GIB)
     found = recommend(**given, limit=100)
     short = [a for a in found if a.verdict == "over" and "host memory" in a.why]
     assert short
