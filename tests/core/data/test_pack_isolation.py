@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
-from torch.nn import functional
 
+from core.attention.kernel import CpuFlashKernel, ReferenceKernel
 from core.data.batches import BatchPlan, build_row
 from core.data.prepare import Request, prepare
-from core.data.row import IGNORE_INDEX, Row
 from core.data.store import StoreWriter, TokenStore
-from core.parallel.layout import shard_row
-from core.train.forward import forward_loss
 from core.train.setup import TrainingSetup
-from planner.types import DataConfig
+from planner.types import DataConfig, OptimizationSetting
 from tests.core.data.templates import DATA
 from tests.core.model.tiny_models import (
     assert_same_gradients,
@@ -27,6 +24,7 @@ from tests.core.model.tiny_models import (
     tiny_model,
     tiny_setup,
 )
+from tests.core.model.token_losses import token_losses
 
 VOCABULARY = 600  # of the tokenizer of conftest
 
@@ -38,51 +36,84 @@ def store_of(name: str, model: Path, cache: Path) -> TokenStore:
     )  # fmt: skip
 
 
-def setup_in(dtype: torch.dtype = torch.float32, *optimizations: object) -> TrainingSetup:
-    return tiny_setup(tiny_model("llama", dtype=dtype, vocab_size=VOCABULARY), *optimizations)
+def setup_in(
+    dtype: torch.dtype = torch.float32, *optimizations: OptimizationSetting, engine: str = "module"
+) -> TrainingSetup:
+    model = tiny_model("llama", dtype=dtype, vocab_size=VOCABULARY)
+    adapters = (setting("lora", rank=3, adapter_dtype="float32"),) if engine == "layer" else ()
+    return tiny_setup(model, *adapters, *optimizations, engine=engine, max_length=512)
 
 
-def token_losses(setup: TrainingSetup, row: Row) -> Tensor:
-    """(S,) cross entropy of each position, 0 where there is no target; the forward and attention of training."""
-    seen: list[Tensor] = []
+CHECKPOINTING = setting("gradient_checkpointing", save_attention=False, kept_layers=0)
+KEEPING = setting("gradient_checkpointing", save_attention=True, kept_layers=1)
+PATHS: dict[str, tuple[str, tuple[OptimizationSetting, ...]]] = {
+    "plain": ("module", ()),
+    "checkpointing": ("module", (CHECKPOINTING,)),
+    "kept attention": ("module", (KEEPING,)),
+    "offloaded layer inputs": ("module", (CHECKPOINTING, setting("checkpoint_offload", kept_layers=1))),
+    "head groups": ("module", (setting("fake_parallel", groups=3),)),
+    "head groups, checkpointing, chunked loss": (
+        "module", (setting("fake_parallel", groups=3), CHECKPOINTING, setting("fused_loss", chunk_tokens=16)),
+    ),
+    "layers": ("layer", (CHECKPOINTING,)),
+    "layers, kept attention": ("layer", (KEEPING,)),
+    "layers, offloaded": ("layer", (CHECKPOINTING, setting("checkpoint_offload", kept_layers=1))),
+    "layers, head groups": ("layer", (setting("fake_parallel", groups=3), CHECKPOINTING)),
+}  # fmt: skip
+KERNELS = {"torch": CpuFlashKernel, "reference": ReferenceKernel}
 
-    def record(hidden: Tensor, head: Tensor, labels: Tensor, target_index: Tensor) -> Tensor:
-        logits = hidden[0] @ head.T
-        seen.append(functional.cross_entropy(logits, labels[0], ignore_index=IGNORE_INDEX, reduction="none"))
-        return seen[0].sum()
 
-    setup.loss = record
-    forward_loss(setup, shard_row(row, setup.mesh, setup.device))
-    return seen[0].detach()[: len(row.input_ids)]
+@pytest.fixture(scope="module")
+def doors(chatml_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    return store_of("k01_pack_leak.jsonl", chatml_folder, tmp_path_factory.mktemp("doors"))
 
 
-@pytest.mark.parametrize("optimizations", [(), (setting("fake_parallel", groups=3),)], ids=["plain", "head groups"])
+@pytest.fixture(params=PATHS)
+def path(request: pytest.FixtureRequest) -> Callable[..., TrainingSetup]:
+    """path(dtype) -> a fresh run that attends and recomputes in one of the ways there are."""
+    engine, optimizations = PATHS[request.param]
+    return lambda dtype=torch.float32: setup_in(dtype, *optimizations, engine=engine)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_token_losses_of_packed_samples_equal_those_alone(
-    chatml_folder: Path, tmp_path: Path, optimizations: tuple[object, ...]
+    path: Callable[..., TrainingSetup], kernel: str, doors: TokenStore
 ) -> None:
     """Bug case B01a, fp32, train mode: 1e-5."""
-    store = store_of("k01_pack_leak.jsonl", chatml_folder, tmp_path)
-    plan = BatchPlan(store, packing=True, capacity=512)
-    packed = plan.row(0, 0)
+    packed = BatchPlan(doors, packing=True, capacity=512).row(0, 0)
     assert sorted(packed.sample_ids) == [0, 1, 2]
-    losses = token_losses(setup_in(torch.float32, *optimizations), packed)
+    setup = path()
+    setup.attention.kernel = KERNELS[kernel]()
+    losses = token_losses(setup, packed)
+    assert (losses != 0).sum() == packed.num_targets == doors.num_targets
     for sample, (begin, end) in zip(packed.sample_ids, pairwise(packed.cu_seqlens)):
-        alone = token_losses(setup_in(torch.float32, *optimizations), build_row(store, (sample,)))
-        assert (losses[begin:end] - alone).abs().max() < 1e-5
+        assert (losses[begin:end] - token_losses(setup, build_row(doors, (sample,)))).abs().max() < 1e-5
 
 
-def test_replacing_one_sample_moves_no_other(chatml_folder: Path, tmp_path: Path) -> None:
+def test_replacing_one_sample_moves_no_other(
+    path: Callable[..., TrainingSetup], doors: TokenStore, tmp_path: Path
+) -> None:
     """Bug case B01a: other ids in sample 1, the losses of 2 and 3 stay bit for bit."""
-    store = store_of("k01_pack_leak.jsonl", chatml_folder, tmp_path)
-    with StoreWriter(tmp_path / "other") as writer:
-        for index in range(3):
-            tokens, targets = store.sample(index)
-            writer.add(tokens if index else (tokens + 7) % VOCABULARY, targets)
-        other = writer.finish()
-    before, after = (token_losses(setup_in(), build_row(which, (0, 1, 2))) for which in (store, other))
-    first_end = build_row(store, (0, 1, 2)).cu_seqlens[1]
+    other = with_another_first_sample(doors, tmp_path / "other")
+    before, after = (token_losses(path(), build_row(which, (0, 1, 2))) for which in (doors, other))
+    first_end = build_row(doors, (0, 1, 2)).cu_seqlens[1]
     assert not torch.equal(before[:first_end], after[:first_end])
     assert torch.equal(before[first_end:], after[first_end:])
+
+
+def test_gradients_of_a_pack_are_the_sum_of_those_alone(path: Callable[..., TrainingSetup], doors: TokenStore) -> None:
+    _, packed = loss_and_gradients(path(torch.float64), build_row(doors, (0, 1, 2)))
+    alone = [loss_and_gradients(path(torch.float64), build_row(doors, (sample,)))[1] for sample in range(3)]
+    added = {name: sum(gradients[name] for gradients in alone) for name in packed}
+    assert_same_gradients(packed, added, 1e-6)  # transformers' norms compute in float32
+
+
+def with_another_first_sample(store: TokenStore, path: Path) -> TokenStore:
+    with StoreWriter(path) as writer:
+        for index in range(len(store)):
+            tokens, targets = store.sample(index)
+            writer.add(tokens if index else (tokens + 7) % VOCABULARY, targets)
+        return writer.finish()
 
 
 def test_one_row_of_two_samples_equals_two_rows_of_one(chatml_folder: Path, tmp_path: Path) -> None:

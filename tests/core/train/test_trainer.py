@@ -1,6 +1,8 @@
 """Every training key of RunConfig by its effect, on a tiny Llama in this process."""
 
+import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from core.train.checkpoint import newest_valid
 from core.train.schedule import learning_rate_factor
 from core.train.trainer import NonFinite
 from planner.errors import EnvironmentProblem
+from tests.core.data.templates import DATA
 from tests.core.train.runs import LORA, RecordingChannel, build, curve, make_run, setting, train, weights
 
 FULL = (setting("gradient_checkpointing"),)
@@ -108,6 +111,25 @@ def test_two_rows_in_a_batch_and_two_accumulated_rows_train_alike(tiny_model_dir
         assert left["grad_norm"] == pytest.approx(right["grad_norm"], rel=1e-4)
     for name, weight in weights(one).items():
         assert torch.allclose(weight, weights(two)[name], atol=1e-5), name
+
+
+@pytest.mark.parametrize("part", ["", "with_empty_micro"])
+def test_a_window_is_divided_by_its_targets_not_by_its_micro_batches(tiny_model_dir, tmp_path, monkeypatch, part):
+    """Bug case B02a, k02_ga_numbers.json: 120 over 110 targets is 1.0909, the mean of means would be 1.5."""
+    case = json.loads((DATA / "k02_ga_numbers.json").read_text("utf-8"))
+    case = case[part] if part else case
+    directory = make_run(tmp_path, tiny_model_dir, LORA, max_steps=1, gradient_accumulation_steps=2)
+    channel = RecordingChannel()
+    built = build(directory, channel)
+    counts = iter([micro["valid_tokens"] for micro in case["micro"]])
+    sums = iter([micro["loss_sum"] for micro in case["micro"]])
+    row = built.batches.row
+    built.batches.row = lambda epoch, index: replace(row(epoch, index), num_targets=next(counts))
+    forward = trainer.forward_loss
+    monkeypatch.setattr(trainer, "forward_loss", lambda setup, shard: forward(setup, shard) * 0 + next(sums))
+    built.run()
+    assert channel.train_rows[0]["num_targets"] == sum(micro["valid_tokens"] for micro in case["micro"])
+    assert channel.train_rows[0]["loss"] == pytest.approx(case["right_loss"], rel=1e-6)
 
 
 def test_packing_trains_the_same_samples_in_fewer_steps(tiny_model_dir, tmp_path):
