@@ -157,16 +157,16 @@ class RunFollower:
 
     def read(self) -> RunUpdate:
         """Events are read to their end, so that ``state`` is that of now; rows and log come a piece at a time."""
-        events: list[RunEvent] = []
-        while rows := self._events.read():
-            events += decode_events(rows)
-        self._state = fold(events, self._state)
+        events = self._new_events()
+        state = observed_state(self.paths, self._state)
+        if state.status != self._state.status:  # it ended, and left, between two looks: tell what it said last
+            events += self._new_events()
         events, self._past = [*self._past, *events], []
         generation = self._metrics.generation
         metrics = self._metrics.read()
         memory = self._memory.read()
         return RunUpdate(
-            state=observed_state(self.paths, self._state),
+            state=state,
             events=tuple(events),
             metrics=tuple(metrics),
             memory=tuple(row for row in memory if row.get("source") != "supervisor"),
@@ -174,6 +174,13 @@ class RunFollower:
             log=tuple(self._log.read()),
             metrics_restarted=self._metrics.generation != generation,
         )
+
+    def _new_events(self) -> list[RunEvent]:
+        events: list[RunEvent] = []
+        while rows := self._events.read():
+            events += decode_events(rows)
+        self._state = fold(events, self._state)
+        return events
 
 
 def _run_paths(root: Path) -> list[Path]:

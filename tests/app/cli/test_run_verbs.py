@@ -13,7 +13,7 @@ import pytest
 import app.cli.resume
 from app.cli.main import main
 from app.services.launch import resume, start_supervisor
-from app.services.runs import observed_state
+from app.services.runs import RunFollower, observed_state
 from core.run.journal import read_state
 from core.run.process import send_signal
 from planner.run_state import FAILURE_KINDS
@@ -73,10 +73,17 @@ def test_attach_to_a_failing_run_explains_and_says_it_by_the_exit_code(start, lo
     assert out.startswith("failed: step 2 of 5")
 
 
-def test_ctrl_c_detaches_says_so_and_leaves_the_run_alone(start, longfit):
+def test_ctrl_c_detaches_says_so_and_leaves_the_run_alone(start, longfit, monkeypatch):
     run = start(steps=100_000, step_seconds=0.01)
     wait_for_step(run, 1)
-    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    follows, read = threading.Event(), RunFollower.read
+    monkeypatch.setattr(RunFollower, "read", lambda follower: (follows.set(), read(follower))[1])
+
+    def press() -> None:
+        if follows.wait(60):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press).start()
     code, _, err = longfit("attach", run.id)
     assert code == 130
     assert "the run goes on" in err

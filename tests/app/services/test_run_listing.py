@@ -135,3 +135,18 @@ def test_following_gives_what_is_new_each_time(tmp_path):
     assert update.metrics_restarted
     assert [row["loss"] for row in update.metrics] == [2.0, 0.5]
     journal.close()
+
+
+def test_a_run_that_ends_and_leaves_during_a_look_is_told_to_its_end(tmp_path, monkeypatch):
+    run = make_run(tmp_path)
+    record(run, supervisor(DEAD), RUNNING)
+    follower = RunFollower(run)
+
+    def leaves(paths, supervisor):
+        record(run, ("checkpoint", {"step": 10, "path": "step-10"}), ("finished", {"status": "done"}))
+        return False
+
+    monkeypatch.setattr("app.services.runs.is_attended", leaves)
+    update = follower.read()
+    assert update.state.status == "done"
+    assert [event.type for event in update.events][-2:] == ["checkpoint", "finished"]
