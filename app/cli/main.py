@@ -15,6 +15,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "plan": ("app.cli.plan", "what each GPU will hold, whether it fits, how fast, and what would be better"),
     "fit": ("app.cli.fit", "the longest length or largest batch that fits"),
     "rehearse": ("app.cli.rehearse", "prove a plan on this machine: true shapes, random weights, no download"),
+    "verify": ("app.cli.verify", "the planner against the installed transformers and peft, by dry runs; no GPU"),
     "data": ("app.cli.data", "what becomes of each row of a data set"),
     "train": ("app.cli.train", "plan, then train; Ctrl-C detaches, the run goes on"),
     "sft": ("app.cli.sft", "the flags of `swift sft`: findings, plan, then train"),

@@ -1,0 +1,44 @@
+"""Registry entries whose kernels run on a GPU only, in a form that allocates the same and computes nothing.
+
+Called by core/verify/dry_run.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from core.optimizations.flash_attention import FlashAttention
+from core.optimizations.liger import Liger
+from planner.optimization import Registry, setting_of
+from planner.types import RunConfig
+
+if TYPE_CHECKING:
+    from core.train.setup import TrainingSetup
+
+
+def with_cuda_entries(config: RunConfig, registry: Registry) -> tuple[RunConfig, Registry]:
+    """``config`` with an attention kernel, as every run has one, and a registry that can apply it here."""
+    entries = {entry.name: entry for entry in (DryFlashAttention, DryLiger)}
+    others = tuple(setting for setting in config.optimizations if setting.name != FlashAttention.name)
+    config = replace(config, optimizations=(*others, setting_of(DryFlashAttention())))
+    return config, {**registry, **entries}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryFlashAttention(FlashAttention):
+    """Every kernel of planner/attention_kernels.py saves q, k, v, output and log-sum-exp, and so does this one."""
+
+    def apply(self, setup: TrainingSetup) -> None:
+        from core.attention.sequence import LocalAttention
+        from core.verify.flash_allocations import FlashAllocations
+
+        setup.attention = LocalAttention(FlashAllocations())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryLiger(Liger):
+    def apply(self, setup: TrainingSetup) -> None:
+        from core.verify import liger_allocations
+
+        self.replace(setup, liger_allocations)

@@ -1,0 +1,132 @@
+"""One training run of the real model code and the real trainer on tensors without memory, its bytes by instant.
+
+Called by core/verify/worker.py. The model is built at two small depths: a stack of equal layers adds the same bytes to
+an instant with every layer, so two of them tell any depth, in seconds and on any machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from core.data.row import Row
+from core.optimizations import REGISTRY
+from core.parallel.mesh import build_mesh
+from core.rehearse.random_model import random_model
+from core.rehearse.rows import LongestRows
+from core.rehearse.worker import NothingSaved
+from core.run.channel import NullChannel
+from core.train.build import build_setup
+from core.train.optimizer import build_optimizer
+from core.train.position_loss import FIRST_EDGE_TOKENS
+from core.train.report import Reports
+from core.train.trainer import Trainer
+from core.verify.cuda_device import cuda_allocations
+from core.verify.cuda_entries import with_cuda_entries
+from core.verify.instants import InstantMeter, watch
+from planner.errors import ConfigError
+from planner.types import INSTANTS, Instant, RunConfig
+
+DEPTHS = (2, 3)
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRun:
+    """Bytes of live tensors at the fullest moment of each instant that a run has without saving."""
+
+    by_instant: Mapping[Instant, int]
+
+    @property
+    def peak_bytes(self) -> int:
+        return max(self.by_instant.values())
+
+
+def dry_run(config: RunConfig, model_config: Mapping[str, Any], depths: tuple[int, int] = DEPTHS) -> DryRun:
+    """What ``config`` allocates on a CUDA device; ``model_config`` is the model's ``config.json``.
+
+    Raises:
+        ConfigError: as a run would refuse it, or more than one rank.
+    """
+    if config.parallel.world > 1:
+        raise ConfigError(
+            f"A dry run has one rank, and this configuration has {config.parallel.world}.",
+            why="Nothing is sent between ranks without memory.",
+            fix="Verify the same preset on one GPU: --gpu with a count of 1.",
+        )
+    num_layers = int(model_config["num_hidden_layers"])
+    few, more = (depth_peaks(config, with_depth(model_config, depth)) for depth in depths)
+    extrapolated = {
+        instant: few[instant] + (more[instant] - few[instant]) * (num_layers - depths[0]) // (depths[1] - depths[0])
+        for instant in INSTANTS
+        if instant in few
+    }
+    return DryRun(by_instant=extrapolated)
+
+
+def depth_peaks(config: RunConfig, model_config: Mapping[str, Any]) -> dict[str, int]:
+    """Two optimizer steps and an evaluation before and after them, at the depth that ``model_config`` has."""
+    config, registry = with_cuda_entries(config, REGISTRY)
+    config = replace(
+        config, max_steps=2, logging_steps=1, save_steps=0, eval_steps=0, keep_best=False, report_to=(),
+        lr_scheduler_type="constant", warmup_ratio=0.0, warmup_steps=0,
+    )  # fmt: skip
+    mesh = build_mesh(config.parallel, rank=0, world=1)
+    with cuda_allocations() as live:
+
+        def enter(phase: str) -> None:
+            live.phase = phase
+
+        meter = InstantMeter(enter)
+        with meter.during("load"):
+            model, spec = random_model(config, model_config, CPU)
+            setup = build_setup(config, spec, model, mesh, CPU, lambda name, data: None, registry)
+            optimizer = build_optimizer(
+                setup.model, optim=config.optim, learning_rate=config.learning_rate, weight_decay=config.weight_decay,
+                betas=(config.adam_beta1, config.adam_beta2), epsilon=config.adam_epsilon,
+            )  # fmt: skip
+        for group in optimizer.param_groups:  # what torch chooses on a GPU
+            group["foreach"] = not group["fused"]
+        watch(setup.causal_lm.get_decoder(), enter)
+
+        def rows(samples: int, count: int, kind: type[LongestRows] = LongestRows) -> LongestRows:
+            return kind(
+                max_length=config.max_length, samples_per_row=samples, rows_per_epoch=count,
+                vocab_size=spec.vocab_size, mesh=mesh,
+            )  # fmt: skip
+
+        Trainer(
+            setup,
+            optimizer=optimizer,
+            batches=rows(config.per_device_train_batch_size, config.gradient_accumulation_steps),
+            eval_batches=rows(config.per_device_eval_batch_size, 1, kind=OneRange),
+            registry=registry,
+            saver=NothingSaved(),
+            channel=NullChannel(),
+            meter=meter,
+            open_reports=lambda step: Reports((), Path(), {}, first_step=step, warn=lambda message: None),
+        ).run()
+        setup.restore()
+    return live.peaks
+
+
+class OneRange(LongestRows):
+    """Every position is within the first range of core/train/position_loss.py: the evaluation that holds the most."""
+
+    longest_sample = FIRST_EDGE_TOKENS
+
+    def row(self, epoch: int, index: int) -> Row:
+        row = super().row(epoch, index)
+        return replace(row, position_ids=row.position_ids % FIRST_EDGE_TOKENS)
+
+
+def with_depth(model_config: Mapping[str, Any], num_layers: int) -> dict[str, Any]:
+    """The same model with fewer layers."""
+    cut = {**model_config, "num_hidden_layers": num_layers}
+    if isinstance(cut.get("layer_types"), list | tuple):
+        cut["layer_types"] = list(cut["layer_types"])[:num_layers]
+    return cut

@@ -1,0 +1,68 @@
+"""Which of the planner's instants a run is in, told by hooks on the model and by the trainer's meter.
+
+Called by core/verify/dry_run.py. A forward is a "layer_forward" until the last norm is done, then a "forward_loss". A
+backward is a "loss_backward" until the last decoder layer has its output's gradient, then one instant after the other
+as gradients reach the layers; what happens between the last and the first layer is "middle_layers".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from planner.types import Instant
+
+MIDDLE_LAYERS = "middle_layers"
+Phase = Instant | Literal["middle_layers"]
+_BEGIN: dict[str, Instant] = {
+    "load": "load", "forward": "layer_forward", "backward": "loss_backward", "step": "optimizer_step",
+    "evaluation": "evaluation_forward", "save": "save",
+}  # fmt: skip
+
+
+class InstantMeter:
+    """What the trainer takes for a MemoryMeter (core/train/memory.py)."""
+
+    last_instant = None
+
+    def __init__(self, enter: Callable[[Phase], None]) -> None:
+        self.enter = enter
+
+    @contextmanager
+    def during(self, instant: str) -> Iterator[None]:
+        self.enter(_BEGIN[instant])
+        yield
+
+    def rows(self, step: int) -> list[dict[str, Any]]:
+        return []
+
+
+def watch(decoder: nn.Module, enter: Callable[[Phase], None]) -> None:
+    """Hooks on a decoder whose ``layers`` have a ``self_attn``; they change no tensor and keep none."""
+    layers = list(decoder.layers)
+    decoder.register_forward_pre_hook(lambda *_: enter(_forward()))
+    decoder.register_forward_hook(lambda *_: enter("forward_loss" if torch.is_grad_enabled() else "evaluation"))
+    # the gradient of a layer's output arrives: its MLP is next; that of its attention's output: the MLP is done
+    for layer in layers[1:-1]:
+        _on_gradient(layer, lambda: enter(MIDDLE_LAYERS))
+    _on_gradient(layers[0], lambda: enter("backward_end"))
+    if len(layers) > 1:
+        _on_gradient(layers[-1], lambda: enter("layer_backward"))
+        _on_gradient(layers[-1].self_attn, lambda: enter("attention_backward"))
+
+
+def _forward() -> Phase:
+    return "layer_forward" if torch.is_grad_enabled() else "evaluation_forward"
+
+
+def _on_gradient(module: nn.Module, act: Callable[[], None]) -> None:
+    def watch_output(_module: nn.Module, _inputs: Any, output: Any) -> None:
+        tensor: Tensor = output[0] if isinstance(output, tuple) else output
+        if tensor.requires_grad:
+            tensor.register_hook(lambda _: act())
+
+    module.register_forward_hook(watch_output)
