@@ -15,6 +15,7 @@ from planner.optimization import Optimization, PlanContext, RankShape, Registry,
 from planner.parallel import padded_length
 from planner.parts import cpu
 from planner.parts.activations import evaluation_terms, saved_terms, transient_terms
+from planner.parts.expert_layer import expert_terms
 from planner.parts.loss import stock_loss_terms, stock_loss_work
 from planner.parts.runtime import allocated_runtime_terms
 from planner.parts.sizes import evaluation_tokens, sizes_of
@@ -101,6 +102,7 @@ def plain_path(ctx: PlanContext) -> PlainPath:
             *model_terms(s, num_evaluation_tokens),
             *saved_terms(s, ctx.model),
             *transient_terms(s),
+            *expert_terms(s, ctx.model.experts, num_evaluation_tokens),
             *evaluation_terms(s, num_evaluation_tokens),
             *stock_loss_terms(s, num_evaluation_tokens),
             *((*cpu.load_terms(ctx), *cpu.resident_terms(ctx)) if s.on_cpu else allocated_runtime_terms(ctx)),

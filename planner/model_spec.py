@@ -9,8 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from planner.config_fields import flag, positive, section
 from planner.errors import ConfigError
+from planner.experts import experts_from_config
 from planner.types import ModelSpec
+from planner.vision_tower import TEXT_FAMILIES, tower_parameters
+
+CHECKPOINT_DTYPES = ("bfloat16", "float16", "float32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,34 +31,59 @@ class Family:
 FAMILIES: Mapping[str, Family] = {
     "llama": Family(qkv_bias=None, qk_norm=False, num_kv_heads=None, max_position_embeddings=2048),
     "mistral": Family(qkv_bias=False, qk_norm=False, num_kv_heads=8, max_position_embeddings=131072),
+    "mixtral": Family(qkv_bias=False, qk_norm=False, num_kv_heads=8, max_position_embeddings=131072),
     "qwen2": Family(qkv_bias=True, qk_norm=False, num_kv_heads=None, max_position_embeddings=32768),
+    "qwen2_moe": Family(qkv_bias=True, qk_norm=False, num_kv_heads=16, max_position_embeddings=32768),
     "qwen3": Family(qkv_bias=None, qk_norm=True, num_kv_heads=None, max_position_embeddings=32768),
+    "qwen3_moe": Family(qkv_bias=None, qk_norm=True, num_kv_heads=4, max_position_embeddings=32768),
 }
 
 
 def model_spec_from_config(name: str, config: Mapping[str, Any]) -> ModelSpec:
-    """The shape of a dense decoder.
+    """The shape of a decoder: dense, with experts, or the text part of a model that reads pictures too.
 
     Raises:
-        ConfigError: model_type is not one of FAMILIES, a field is missing or not a positive integer, the query heads
-            are not a multiple of the KV heads, or hidden_size is not a multiple of the heads without head_dim.
+        ConfigError: it is no decoder of FAMILIES, a field is missing, null where it has to be given, or impossible, the
+            query heads are not a multiple of the KV heads, or hidden_size is not one of the heads without head_dim.
     """
-    family_name = config.get("model_type")
-    family = FAMILIES.get(family_name) if isinstance(family_name, str) else None
-    if family is None or not isinstance(family_name, str):
-        inner = config.get("text_config")
-        hint = " (its text_config may be one: pass that)" if isinstance(inner, Mapping) else ""
-        raise ConfigError(
-            f"{name}: model_type {family_name!r} is not supported{hint}.",
-            why="Memory is counted from the modeling code of each family.",
-            fix=f"Supported families: {', '.join(FAMILIES)}.",
-        )
+    declared = config.get("model_type")
+    if isinstance(declared, str) and declared in TEXT_FAMILIES:
+        # older configs have the text model's fields beside vision_config, newer ones in text_config
+        inner = section(name, config, "text_config") if "hidden_size" not in config else config
+        tied = flag(name, config, "tie_word_embeddings", default=flag(name, inner, "tie_word_embeddings"))
+        text = {**inner, "model_type": TEXT_FAMILIES[declared], "tie_word_embeddings": tied}
+        spec = _decoder(name, TEXT_FAMILIES[declared], text)
+        tower = tower_parameters(name, declared, config, spec.hidden_size)
+        return replace(
+            spec, family=declared, tower_parameters=tower, num_parameters=spec.num_parameters + tower
+        )  # fmt: skip
+    if not isinstance(declared, str) or declared not in FAMILIES:
+        raise _unsupported(name, declared, config)
+    return _decoder(name, declared, config)
 
-    hidden = _positive(name, config, "hidden_size")
-    heads = _positive(name, config, "num_attention_heads")
+
+def _unsupported(name: str, declared: Any, config: Mapping[str, Any]) -> ConfigError:
+    if "model_type" not in config:
+        reason = "It says what the other fields mean."
+        return ConfigError(f"{name}: config.json has no model_type.", why=reason, fix="Add the model's own model_type.")
+    why = "Memory is counted from the modeling code of each family."
+    if config.get("is_encoder_decoder"):
+        why = "is_encoder_decoder is true: longfit trains decoders, which read and write one sequence."
+    elif isinstance(config.get("text_config"), Mapping):
+        why += " Its text_config may be of one: name a folder with that as config.json."
+    return ConfigError(
+        f"{name}: model_type {declared!r} is not supported.", why=why,
+        fix=f"Supported families: {', '.join((*FAMILIES, *TEXT_FAMILIES))}.",
+    )  # fmt: skip
+
+
+def _decoder(name: str, family_name: str, config: Mapping[str, Any]) -> ModelSpec:
+    family = FAMILIES[family_name]
+    hidden = positive(name, config, "hidden_size")
+    heads = positive(name, config, "num_attention_heads")
     kv_default = heads if family.num_kv_heads is None else family.num_kv_heads
-    kv_heads = _positive(name, config, "num_key_value_heads", default=kv_default)
-    layers = _positive(name, config, "num_hidden_layers")
+    kv_heads = positive(name, config, "num_key_value_heads", default=kv_default)
+    layers = positive(name, config, "num_hidden_layers")
     if heads % kv_heads:
         raise ConfigError(
             f"{name}: {heads} query heads cannot share {kv_heads} KV heads.",
@@ -66,39 +96,48 @@ def model_spec_from_config(name: str, config: Mapping[str, Any]) -> ModelSpec:
             why="head_dim would be hidden_size / num_attention_heads.",
             fix="Give head_dim in config.json.",
         )
-    attention_bias = bool(config.get("attention_bias", False))
+    attention_bias = flag(name, config, "attention_bias")
+    qkv_bias = attention_bias if family.qkv_bias is None else family.qkv_bias
     spec = ModelSpec(
         name=name,
         family=family_name,
         hidden_size=hidden,
-        intermediate_size=_positive(name, config, "intermediate_size"),
+        intermediate_size=positive(name, config, "intermediate_size"),
         num_layers=layers,
         num_attention_heads=heads,
         num_kv_heads=kv_heads,
-        head_dim=_positive(name, config, "head_dim", default=hidden // heads),
-        vocab_size=_positive(name, config, "vocab_size"),
-        max_position_embeddings=_positive(
+        head_dim=positive(name, config, "head_dim", default=hidden // heads),
+        vocab_size=positive(name, config, "vocab_size"),
+        max_position_embeddings=positive(
             name, config, "max_position_embeddings", default=family.max_position_embeddings
         ),
-        tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
-        qkv_bias=attention_bias if family.qkv_bias is None else family.qkv_bias,
+        tie_word_embeddings=flag(name, config, "tie_word_embeddings"),
+        qkv_bias=flag(name, config, "qkv_bias", default=qkv_bias) if family_name == "qwen2_moe" else qkv_bias,
         o_bias=attention_bias if family.qkv_bias is None else False,
-        mlp_bias=family_name == "llama" and bool(config.get("mlp_bias", False)),
+        mlp_bias=family_name == "llama" and flag(name, config, "mlp_bias"),
         qk_norm=family.qk_norm,
         sliding_window=_sliding_window(name, family_name, config, layers),
         num_parameters=0,
-        checkpoint_dtype=str(config.get("dtype") or config.get("torch_dtype") or "bfloat16"),
+        checkpoint_dtype=_checkpoint_dtype(name, config),
+        experts=experts_from_config(name, family_name, config),
     )
     return replace(spec, num_parameters=count_parameters(spec))
 
 
 def count_parameters(spec: ModelSpec) -> int:
-    """Every parameter of the causal LM, tied weights once."""
-    d, f, q, kv = spec.hidden_size, spec.intermediate_size, spec.q_width, spec.kv_width
+    """Every parameter of the causal LM, all experts, tied weights once."""
+    d, q, kv = spec.hidden_size, spec.q_width, spec.kv_width
     embeddings = spec.vocab_size * d * (1 if spec.tie_word_embeddings else 2)
-    biases = spec.qkv_bias * (q + 2 * kv) + spec.o_bias * d + spec.mlp_bias * (2 * f + d)
+    attention = 2 * d * (q + kv) + spec.qkv_bias * (q + 2 * kv) + spec.o_bias * d
     norms = 2 * d + spec.qk_norm * 2 * spec.head_dim
-    return embeddings + spec.num_linear_parameters + spec.num_layers * (biases + norms) + d
+    dense = 3 * d * spec.intermediate_size + spec.mlp_bias * (2 * spec.intermediate_size + d)
+    experts, sparse = spec.experts, 0
+    if experts is not None:
+        shared = 3 * d * experts.shared_width + (d if experts.shared_width else 0)  # and the shared expert's gate
+        sparse = experts.num_experts * (3 * d * experts.width + d) + shared  # and the router
+    num_sparse = experts.num_layers if experts else 0
+    layers = spec.num_layers * (attention + norms) + num_sparse * sparse + (spec.num_layers - num_sparse) * dense
+    return embeddings + layers + d
 
 
 def _sliding_window(name: str, family: str, config: Mapping[str, Any], layers: int) -> int | None:
@@ -108,26 +147,26 @@ def _sliding_window(name: str, family: str, config: Mapping[str, Any], layers: i
         return None
     layer_types = config.get("layer_types")
     if isinstance(layer_types, list | tuple):
-        return _positive(name, config, "sliding_window") if "sliding_attention" in layer_types else None
-    if family in ("qwen2", "qwen3") and (
-        not config.get("use_sliding_window", False) or int(config.get("max_window_layers", 28)) >= layers
-    ):
-        return None
-    return _positive(name, config, "sliding_window")
+        return positive(name, config, "sliding_window") if "sliding_attention" in layer_types else None
+    if family.startswith("qwen"):
+        if not flag(name, config, "use_sliding_window"):
+            return None
+        slides_from = 0 if family.endswith("_moe") else config.get("max_window_layers", 28)
+        if not isinstance(slides_from, int) or slides_from >= layers:
+            return None
+    return positive(name, config, "sliding_window")
 
 
-def _positive(name: str, config: Mapping[str, Any], key: str, *, default: int | None = None) -> int:
-    value = config.get(key)
-    if value is None and default is not None:
-        return default
-    if value is None:
+def _checkpoint_dtype(name: str, config: Mapping[str, Any]) -> str:
+    """
+    Raises:
+        ConfigError: it is none of CHECKPOINT_DTYPES.
+    """
+    value = config.get("dtype") or config.get("torch_dtype") or "bfloat16"
+    if value not in CHECKPOINT_DTYPES:
         raise ConfigError(
-            f"{name}: config.json has no {key}.",
-            why="The shape of the model cannot be known without it.",
-            fix=f"Add {key}, or name a folder with the model's own config.json.",
+            f"{name}: dtype is {value!r} in config.json.",
+            why=f"Weights on disk are read as {', '.join(CHECKPOINT_DTYPES)}.",
+            fix="Correct dtype.",
         )
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(
-            f"{name}: {key} is {value!r} in config.json.", why="It has to be a positive integer.", fix=f"Correct {key}."
-        )
-    return value
+    return str(value)

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from planner.model_shape import ModelSpec as ModelSpec
+
 Basis = Literal["exact", "modelled", "measured", "assumed"]
 Verdict = Literal["fits", "tight", "over", "unverified"]
 Severity = Literal["error", "warning", "info"]
@@ -41,52 +43,6 @@ INSTANTS: tuple[Instant, ...] = (
     "optimizer_step", "evaluation_forward", "evaluation", "save",
 )  # fmt: skip
 DTYPE_BYTES: dict[str, int] = {"bfloat16": 2, "float16": 2, "float32": 4}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec:
-    """Shape of a decoder, from a Hugging Face ``config.json`` (see planner/model_spec.py)."""
-
-    name: str
-    family: str  # config.json "model_type"
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_attention_heads: int
-    num_kv_heads: int
-    head_dim: int
-    vocab_size: int
-    max_position_embeddings: int
-    tie_word_embeddings: bool
-    qkv_bias: bool
-    o_bias: bool
-    mlp_bias: bool
-    qk_norm: bool
-    sliding_window: int | None
-    num_parameters: int  # exact, tied weights counted once
-    checkpoint_dtype: str = "bfloat16"  # of the weights on disk, as config.json says
-
-    @property
-    def q_width(self) -> int:
-        return self.num_attention_heads * self.head_dim
-
-    @property
-    def kv_width(self) -> int:
-        return self.num_kv_heads * self.head_dim
-
-    @property
-    def linears(self) -> dict[str, tuple[int, int]]:
-        """The linears of one decoder layer: name -> (inputs, outputs)."""
-        d, f, q, kv = self.hidden_size, self.intermediate_size, self.q_width, self.kv_width
-        return {
-            "q_proj": (d, q), "k_proj": (d, kv), "v_proj": (d, kv), "o_proj": (q, d),
-            "gate_proj": (d, f), "up_proj": (d, f), "down_proj": (f, d),
-        }  # fmt: skip
-
-    @property
-    def num_linear_parameters(self) -> int:
-        """Weights (without biases) of all decoder linears, all layers."""
-        return self.num_layers * sum(i * o for i, o in self.linears.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Configs of well-known models by hub id, so that plans need no network: the keys that decide shape and bytes.
 
-Copied from each repository's config.json on the Hugging Face hub. Parameter totals are asserted in
-tests/planner/test_catalog.py.
+From each repository's config.json on the Hugging Face hub, as of 2026-11-29. Where a repository's safetensors index
+states the number of parameters, tests/planner/test_catalog.py asserts it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,30 @@ from typing import Any
 
 def _decoder(
     model_type: str, hidden: int, mlp: int, layers: int, heads: int, kv_heads: int, vocab: int, positions: int, *,
-    tied: bool = False, head_dim: int | None = None,
+    tied: bool = False, head_dim: int | None = None, **more: Any,
 ) -> dict[str, Any]:  # fmt: skip
     return {
         "model_type": model_type, "hidden_size": hidden, "intermediate_size": mlp, "num_hidden_layers": layers,
         "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim, "vocab_size": vocab,
-        "max_position_embeddings": positions, "tie_word_embeddings": tied,
+        "max_position_embeddings": positions, "tie_word_embeddings": tied, **more,
     }  # fmt: skip
+
+
+def _qwen3_moe(hidden: int, mlp: int, expert: int, layers: int, heads: int) -> dict[str, Any]:
+    return _decoder(
+        "qwen3_moe", hidden, mlp, layers, heads, 4, 151936, 40960, head_dim=128, num_experts=128, num_experts_per_tok=8,
+        moe_intermediate_size=expert,
+    )  # fmt: skip
+
+
+def _mixtral(hidden: int, mlp: int, layers: int, heads: int, vocab: int, positions: int) -> dict[str, Any]:
+    return _decoder(
+        "mixtral", hidden, mlp, layers, heads, 8, vocab, positions, num_local_experts=8, num_experts_per_tok=2
+    )
+
+
+def _vision_language(model_type: str, text: Mapping[str, Any], **vision: Any) -> dict[str, Any]:
+    return {**text, "model_type": model_type, "vision_config": vision}
 
 
 _QWEN25 = {
@@ -56,6 +73,38 @@ _QWEN3 = {
     "14B": _decoder("qwen3", 5120, 17408, 40, 40, 8, 151936, 40960, head_dim=128),
     "32B": _decoder("qwen3", 5120, 25600, 64, 64, 8, 151936, 40960, head_dim=128),
 }
+_QWEN3_MOE = {
+    "30B-A3B": _qwen3_moe(2048, 6144, 768, 48, 32),
+    "235B-A22B": _qwen3_moe(4096, 12288, 1536, 94, 64),
+}
+_QWEN15_MOE = _decoder(
+    "qwen2_moe", 2048, 5632, 24, 16, 16, 151936, 8192, num_experts=60, num_experts_per_tok=4,
+    moe_intermediate_size=1408, shared_expert_intermediate_size=5632,
+)  # fmt: skip
+_MIXTRAL = {
+    "8x7B-v0.1": _mixtral(4096, 14336, 32, 32, 32000, 32768),
+    "8x22B-v0.1": _mixtral(6144, 16384, 56, 48, 32000, 65536),
+}
+_QWEN2_VL = {
+    size: _vision_language("qwen2_vl", _QWEN25[like], embed_dim=1280, depth=32, hidden_size=width)
+    for size, like, width in (("2B", "1.5B", 1536), ("7B", "7B", 3584))
+}
+_QWEN25_VL = {
+    size: _vision_language(
+        "qwen2_5_vl", {**_QWEN25[size], "max_position_embeddings": 128000}, hidden_size=1280, depth=32,
+        intermediate_size=mlp, out_hidden_size=width,
+    )
+    for size, width, mlp in (("3B", 2048, 3420), ("7B", 3584, 3420), ("72B", 8192, 3456))
+}  # fmt: skip
+_QWEN3_VL = {
+    size: _vision_language(
+        "qwen3_vl", {**_QWEN3[size], "max_position_embeddings": 262144}, hidden_size=tower, depth=depth,
+        intermediate_size=mlp, out_hidden_size=width, num_position_embeddings=2304, deepstack_visual_indexes=deep,
+    )
+    for size, width, tower, depth, mlp, deep in (
+        ("4B", 2560, 1024, 24, 4096, (5, 11, 17)), ("8B", 4096, 1152, 27, 4304, (8, 16, 24)),
+    )
+}  # fmt: skip
 _MISTRAL_V02 = _decoder("mistral", 4096, 14336, 32, 32, 8, 32000, 32768)
 _MISTRAL_NEMO = _decoder("mistral", 5120, 14336, 40, 32, 8, 131072, 131072, head_dim=128)
 _MISTRAL_V03 = _decoder("mistral", 4096, 14336, 32, 32, 8, 32768, 32768, head_dim=128)
@@ -98,6 +147,20 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     **{f"meta-llama/Llama-3.2-{size}-Instruct": config for size, config in _LLAMA32.items()},
     "mistralai/Mistral-7B-v0.3": _MISTRAL_V03,
     "mistralai/Mistral-7B-Instruct-v0.3": _MISTRAL_V03,
+    **{f"Qwen/Qwen3-{size}": config for size, config in _QWEN3_MOE.items()},
+    **{
+        f"Qwen/Qwen3-{size}-2507": {**_QWEN3_MOE[size.rsplit("-", 1)[0]], "max_position_embeddings": 262144}
+        for size in ("30B-A3B-Instruct", "30B-A3B-Thinking", "235B-A22B-Instruct", "235B-A22B-Thinking")
+    },
+    "Qwen/Qwen3-Coder-30B-A3B-Instruct": {**_QWEN3_MOE["30B-A3B"], "max_position_embeddings": 262144},
+    "Qwen/Qwen1.5-MoE-A2.7B": _QWEN15_MOE,
+    "Qwen/Qwen1.5-MoE-A2.7B-Chat": _QWEN15_MOE,
+    **{f"mistralai/Mixtral-{size}": config for size, config in _MIXTRAL.items()},
+    "mistralai/Mixtral-8x7B-Instruct-v0.1": _MIXTRAL["8x7B-v0.1"],
+    "mistralai/Mixtral-8x22B-Instruct-v0.1": {**_MIXTRAL["8x22B-v0.1"], "vocab_size": 32768},
+    **{f"Qwen/Qwen2-VL-{size}-Instruct": config for size, config in _QWEN2_VL.items()},
+    **{f"Qwen/Qwen2.5-VL-{size}-Instruct": config for size, config in _QWEN25_VL.items()},
+    **{f"Qwen/Qwen3-VL-{size}-Instruct": config for size, config in _QWEN3_VL.items()},
     **{f"HuggingFaceTB/SmolLM2-{size}": config for size, config in _SMOLLM2.items()},
     **{f"HuggingFaceTB/SmolLM2-{size}-Instruct": config for size, config in _SMOLLM2.items()},
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from planner.effects import Drop, Effect, Scale, TermSpec, Work
 from planner.optimization import PlanContext
 from planner.parts.activations import SAVED, SAVED_BY_DOWN, SAVED_BY_MLP, both_layers
@@ -10,17 +12,14 @@ from planner.parts.recompute import num_recomputed_layers, recomputes_last_layer
 from planner.parts.sizes import Sizes, evaluation_tokens
 from planner.types import DTYPE_BYTES, INSTANTS, Instant, Issue
 
-ATTENTION_LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj")
-ALL_LINEAR = (*ATTENTION_LINEARS, "gate_proj", "up_proj", "down_proj")
 
-
-def target_names(targets: str) -> tuple[str, ...]:
-    """``all-linear`` or a comma list, in the order of the decoder layer; unknown names are kept, last."""
+def target_names(targets: str, linears: Iterable[str]) -> tuple[str, ...]:
+    """``all-linear`` or a comma list, in the order of the decoder layer's ``linears``; unknown names are kept, last."""
+    known = tuple(linears)
     if targets.strip() == "all-linear":
-        return ALL_LINEAR
+        return known
     asked = tuple(dict.fromkeys(name.strip() for name in targets.split(",") if name.strip()))
-    known = tuple(name for name in ALL_LINEAR if name in asked)
-    return known + tuple(name for name in asked if name not in ALL_LINEAR)
+    return (*(name for name in known if name in asked), *(name for name in asked if name not in known))
 
 
 def check_adapters(
@@ -42,8 +41,9 @@ def check_adapters(
             "Adapters of fewer bits than their base lose the update and save next to nothing.",
             "Use adapter_dtype: float32.",
         )  # fmt: skip
-    unknown = [target for target in target_names(targets) if target not in ctx.model.linears]
-    if unknown or not target_names(targets):
+    asked = target_names(targets, ctx.model.linears)
+    unknown = [target for target in asked if target not in ctx.model.linears]
+    if unknown or not asked:
         head = "lm_head" in unknown or "embed_tokens" in unknown
         refuse(
             "lora-targets",
@@ -69,7 +69,7 @@ def adapter_effect(ctx: PlanContext, *, rank: int, targets: str, dropout: float,
     Source: peft 0.21 tuners/lora/layer.py, Linear.forward: ``result + B(A(dropout(x.to(A.dtype)))) * scaling``.
     """
     s = ctx.sizes
-    names = tuple(name for name in target_names(targets) if name in s.linears)
+    names = tuple(name for name in target_names(targets, s.linears) if name in s.linears)
     element = DTYPE_BYTES[adapter_dtype]
     count = _num_parameters(s, names, rank)
     largest = max((rank * max(s.linears[name]) for name in names), default=0)

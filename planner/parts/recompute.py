@@ -57,7 +57,7 @@ def checkpointing_effect(ctx: PlanContext) -> Effect:
         add_work=(
             Work(
                 key="gemm.recompute", kind="gemm",
-                amount=2 * ctx.model.num_linear_parameters * s.T * recomputed // s.N,
+                amount=2 * ctx.model.num_active_linear_parameters * s.T * recomputed // s.N,
                 formula=f"2 * linears * T * {recomputed} / {s.N}: the forward of {recomputed} layers again",
             ),
             Work(

@@ -82,4 +82,4 @@ def _saves_output_input(ctx: PlanContext, s: Sizes) -> bool:
     if setting is None:
         return True
     knobs = setting.as_dict()
-    return "o_proj" in target_names(knobs["targets"]) and DTYPE_BYTES[knobs["adapter_dtype"]] == s.c
+    return "o_proj" in target_names(knobs["targets"], ctx.model.linears) and DTYPE_BYTES[knobs["adapter_dtype"]] == s.c

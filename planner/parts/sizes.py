@@ -46,7 +46,7 @@ def sizes_of(config: RunConfig, model: ModelSpec, cluster: ClusterSpec, shape: R
         T=shape.tokens,
         L=min(config.max_length, shape.row_tokens),
         d=model.hidden_size,
-        f=model.intermediate_size,
+        f=model.mlp_width,
         N=model.num_layers,
         H=model.num_attention_heads,
         h=model.head_dim,

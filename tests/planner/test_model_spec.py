@@ -69,7 +69,7 @@ def test_sliding_window_counts_only_when_a_layer_slides(changes: dict[str, Any],
     assert spec(**changes).sliding_window == window
 
 
-@pytest.mark.parametrize("model_type", ["gpt2", "qwen3_moe", None, 7])
+@pytest.mark.parametrize("model_type", ["gpt2", "phi3", None, 7])
 def test_other_families_are_refused_by_name(model_type: Any) -> None:
     with pytest.raises(ConfigError) as refused:
         spec(model_type=model_type)
@@ -77,9 +77,13 @@ def test_other_families_are_refused_by_name(model_type: Any) -> None:
     assert all(family in refused.value.fix for family in FAMILIES)
 
 
-def test_a_vision_language_config_points_at_its_text_part() -> None:
-    with pytest.raises(ConfigError, match="text_config"):
-        model_spec_from_config("vl", {"model_type": "qwen2_vl", "text_config": LLAMA})
+def test_a_config_of_something_else_says_what_it_is() -> None:
+    with pytest.raises(ConfigError, match="is_encoder_decoder is true"):
+        model_spec_from_config("t5", {"model_type": "t5", "is_encoder_decoder": True})
+    with pytest.raises(ConfigError, match="text_config may be of one"):
+        model_spec_from_config("vl", {"model_type": "mllama", "text_config": LLAMA})
+    with pytest.raises(ConfigError, match="no model_type"):
+        model_spec_from_config("empty", {})
 
 
 @pytest.mark.parametrize("key", ["hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size"])
@@ -94,3 +98,33 @@ def test_heads_that_do_not_divide_are_refused_with_both_numbers() -> None:
         spec(num_key_value_heads=3)
     with pytest.raises(ConfigError, match="hidden_size 65 is not a multiple of 4"):
         spec(hidden_size=65)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"hidden_size": 10**9}, "hidden_size"),
+        ({"num_hidden_layers": 10**6}, "num_hidden_layers"),
+        ({"vocab_size": 10**10}, "vocab_size"),
+        ({"max_position_embeddings": -1}, "max_position_embeddings"),
+        ({"head_dim": 0}, "head_dim"),
+        ({"head_dim": 10**6}, "head_dim"),
+        ({"num_key_value_heads": "2"}, "num_key_value_heads"),
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings"),
+        ({"attention_bias": 1}, "attention_bias"),
+        ({"mlp_bias": "no"}, "mlp_bias"),
+        ({"sliding_window": 0, "model_type": "mistral", "num_key_value_heads": 4}, "sliding_window"),
+        ({"use_sliding_window": "yes", "sliding_window": 8, "model_type": "qwen2"}, "use_sliding_window"),
+        ({"dtype": "int3"}, "dtype"),
+    ],
+)
+def test_absurd_values_name_their_field(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError, match=field):
+        spec(**changes)
+
+
+def test_null_stands_for_the_default_where_there_is_one() -> None:
+    nulls = dict.fromkeys(
+        ("num_key_value_heads", "max_position_embeddings", "tie_word_embeddings", "attention_bias", "sliding_window")
+    )
+    assert spec(**nulls) == spec()

@@ -1,0 +1,101 @@
+"""Mixtures of experts: every parameter in memory, the active ones in time, and a plan that says what it covers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.services.planning import refuse_planned_only
+from planner.errors import ConfigError
+from planner.model_spec import model_spec_from_config
+from tests.planner.plans import QWEN_7B, account_of, catalog_model, codes, issue_of, plan_of
+
+DATA = Path(__file__).parent.parent / "data"
+QWEN3: dict[str, Any] = json.loads((DATA / "k10_cfg_moe.json").read_text())
+MIXTRAL: dict[str, Any] = json.loads((DATA / "k10_cfg_moe_mixtral.json").read_text())
+LEAN = {"lora": {"rank": 64}, "gradient_checkpointing": {}, "fused_loss": {}}
+
+
+def spec(config: dict[str, Any] = QWEN3, **changes: Any):
+    return model_spec_from_config("test", {**config, **changes})
+
+
+@pytest.mark.parametrize("config", [QWEN3, MIXTRAL], ids=["qwen3_moe", "mixtral"])
+def test_all_experts_count_in_memory(config: dict[str, Any]) -> None:
+    model = spec(config)
+    assert model.num_parameters == config["expect_params_total"]
+    assert model.num_parameters != config["wrong_dense"]
+    terms = {term.key: term.bytes for term in plan_of(LEAN, model=model, max_length=4096).worst_gpu.allocated.terms}
+    assert terms["weights.base"] == 2 * config["expect_params_total"]
+
+
+def test_active_parameters_are_those_a_token_meets() -> None:
+    assert spec().num_active_parameters == QWEN3["expect_params_active"]
+    assert QWEN_7B.num_active_parameters == QWEN_7B.num_parameters
+
+
+def test_active_experts_count_in_time() -> None:
+    model = spec()
+    work = {item.key: item.amount for item in account_of(LEAN, model=model, max_length=4096).combined.work}
+    router, experts = 2048 * 128, 8 * 3 * 2048 * 768
+    attention = 2 * 2048 * (4096 + 512)
+    assert model.num_active_linear_parameters == 48 * (attention + router + experts)
+    assert work["gemm.forward"] == 2 * model.num_active_linear_parameters * 4096
+
+
+def test_dense_layers_between_sparse_ones_count_as_dense() -> None:
+    every = spec(num_hidden_layers=4)
+    half = spec(num_hidden_layers=4, decoder_sparse_step=2)
+    listed = spec(num_hidden_layers=4, mlp_only_layers=[0, 2])
+    assert half.experts is not None
+    assert (half.experts.num_layers, half.num_parameters) == (2, listed.num_parameters)
+    sparse, dense = 128 * (3 * 2048 * 768 + 2048), 3 * 2048 * 6144
+    assert every.num_parameters - half.num_parameters == 2 * (sparse - dense)
+    assert spec(num_hidden_layers=4, mlp_only_layers=[0, 1, 2, 3]).experts is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"num_experts": None}, "num_experts"),
+        ({"num_experts": 0}, "num_experts"),
+        ({"num_experts_per_tok": 129}, "num_experts_per_tok 129 exceeds the 128 experts"),
+        ({"moe_intermediate_size": None}, "moe_intermediate_size"),
+        ({"decoder_sparse_step": 0}, "decoder_sparse_step"),
+        ({"mlp_only_layers": [48]}, "mlp_only_layers"),
+        ({"mlp_only_layers": "0"}, "mlp_only_layers"),
+        ({"model_type": "qwen2_moe"}, "shared_expert_intermediate_size"),
+    ],
+)
+def test_impossible_experts_name_their_field(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError, match=field):
+        spec(**changes)
+
+
+def test_adapters_reach_the_linears_that_a_layer_has_and_the_plan_says_so() -> None:
+    assert set(spec().linears) == {"q_proj", "k_proj", "v_proj", "o_proj"}
+    shared = catalog_model("Qwen/Qwen1.5-MoE-A2.7B")
+    assert {"gate_proj", "up_proj", "down_proj", "shared_expert_gate"} < set(shared.linears)
+    plan = plan_of(LEAN, model=spec(), max_length=4096)
+    adapters = next(term for term in plan.worst_gpu.allocated.terms if term.key == "weights.adapters")
+    assert adapters.bytes == 4 * 48 * 64 * (2 * (2048 + 4096) + 2 * (2048 + 512))
+    assert "lora-targets" not in codes(plan)
+    why = issue_of(plan, "planned-only").why
+    assert "adapters cover q_proj, k_proj, v_proj, o_proj" in why
+    assert "target_parameters" in why
+
+
+def test_four_bit_storage_leaves_experts_in_16_bits() -> None:
+    model = spec()
+    terms = {t.key: t.bytes for t in plan_of({"qlora": {}}, model=model, max_length=1024).worst_gpu.allocated.terms}
+    assert terms["weights.unquantised"] == 2 * (model.num_parameters - model.num_linear_parameters)
+    assert terms["weights.unquantised"] > 0.95 * 2 * model.num_parameters
+
+
+def test_a_launch_is_refused_by_name_and_with_the_reason() -> None:
+    plan = plan_of(LEAN, model=catalog_model("Qwen/Qwen3-30B-A3B"), max_length=4096)
+    with pytest.raises(ConfigError, match=r"Qwen/Qwen3-30B-A3B has 128 experts .* balancing loss"):
+        refuse_planned_only(plan)
