@@ -1,4 +1,6 @@
-"""How long the Run screen takes to open a run of three days, and what scrolling costs: `python benchmarks/tui_long_run.py`.
+"""How long the Run screen takes to open a run of three days, and what scrolling costs.
+
+    python benchmarks/tui_long_run.py
 
 Writes a run directory as a supervisor leaves it (500,000 metric rows, an event a second, 50 MB of log; about 200 MB in
 all), opens it in a terminal of its own (Pilot, 120x40), and measures from building the app to the first whole picture:

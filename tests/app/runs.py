@@ -22,7 +22,13 @@ def plan_dict(*, world: int = 2) -> dict[str, Any]:
         "peak": {"allocated_bytes": 10 * GIB, "used_bytes": 11 * GIB},
         "allocated_bytes_by_instant": {instant: round(gib * GIB) for instant, gib in instants.items()},
     }
-    return {"schema": 1, "tokens_per_second": 2000.0, "gpus": [{**gpu, "index": rank} for rank in range(world)]}
+    environment = {"source": "detected", "packages": {}, "compute_capability": "8.6"}
+    return {
+        "schema": 1,
+        "tokens_per_second": 2000.0,
+        "environment": environment,
+        "gpus": [{**gpu, "index": rank} for rank in range(world)],
+    }
 
 
 def make_run(root: Path, *, steps: int = 40, total_steps: int = 100, status: str = "running") -> Path:
@@ -105,6 +111,13 @@ def memory_rows(step: int) -> list[dict[str, Any]]:
                 {"time": T0, "step": step, "rank": rank, "instant": instant, "allocated_bytes": size,
                  "reserved_bytes": size, "used_bytes": size + GIB, "peak_bytes": 11 * GIB, "baseline_bytes": GIB}
             )  # fmt: skip
-    gpus = [{"index": i, "used_bytes": 11 * GIB, "total_bytes": 22 * GIB, "utilization": 97} for i in range(2)]
-    rows.append({"time": T0, "source": "supervisor", "host_available_bytes": 61 * GIB, "ranks": [], "gpus": gpus})
+    gpus = [
+        {"index": i, "used_bytes": 11 * GIB, "total_bytes": 22 * GIB, "utilization": 97 - 2 * i, "temperature": 72 - i,
+         "power_watts": 148.0 + i}
+        for i in range(2)
+    ]  # fmt: skip
+    rows.append(
+        {"time": T0, "source": "supervisor", "host_available_bytes": 61 * GIB, "host_total_bytes": 128 * GIB,
+         "disk_free_bytes": 212 * GIB, "ranks": [], "gpus": gpus}
+    )  # fmt: skip
     return rows

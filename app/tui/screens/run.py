@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -10,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
+from textual.css.query import NoMatches
 from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Footer
@@ -70,6 +72,7 @@ class RunScreen(Screen[None]):
         Binding("v", "severity", "severity", show=False, tooltip="every line of the log, warnings, errors in turn"),
         Binding("c", "copy_command", "copy command", show=False, tooltip="copy the exact command of this run"),
         Binding("k", "checkpoints", "checkpoints", show=False, tooltip="checkpoints, and which of them are sound"),
+        Binding("e", "explain", "explain", show=False, tooltip="the whole post-mortem of a failed run"),
         Binding("a", "apply_fix", "apply fix", show=False, tooltip="launch again with the first change that fits"),
         Binding("p", "plan_fix", "plan", show=False, tooltip="its preset on the Plan screen, with the fix applied"),
     ]
@@ -98,7 +101,7 @@ class RunScreen(Screen[None]):
                 yield LossPlot(id="loss")
                 with VerticalScroll(id="failure", can_focus=True) as failure:
                     failure.border_title = "Why it failed"
-                    failure.border_subtitle = "a mends and launches  p plans  r resumes"
+                    failure.border_subtitle = "e all  a mend  p plan  r resume"
                     yield Plain(id="failure-text")
             yield MemoryPanel()
         yield Plain(id="rates")
@@ -137,6 +140,10 @@ class RunScreen(Screen[None]):
         self.post_message(message)  # unlike a call into the app, harmless when the app is leaving
 
     def on_polled(self, message: Polled) -> None:
+        with suppress(NoMatches):  # the app is leaving: parts of the screen are gone before the screen is
+            self._draw(message)
+
+    def _draw(self, message: Polled) -> None:
         feed, problem = self.feed, message.problem
         status = status_view(feed.state, now=self.services.now())
         progress = progress_view(feed.state, feed.loss)
@@ -183,6 +190,7 @@ class RunScreen(Screen[None]):
         failure = failure_text(feed.state, feed.postmortem, width=max(20, self.query_one("#loss-pane").size.width - 3))
         switcher = self.query_one("#loss-pane", ContentSwitcher)
         switcher.current = "failure" if failure else "loss"
+        self.set_class(bool(failure), "-failed")
         if failure:
             self.query_one("#failure-text", Plain).update("\n".join(map(visible, failure.splitlines())))
 
@@ -300,6 +308,13 @@ class RunScreen(Screen[None]):
     def _check_checkpoints(self) -> None:
         text = checkpoint_text(self.services.checkpoints(self.feed.run))
         self.app.call_from_thread(self.app.push_screen, TextScreen("Checkpoints", text))
+
+    def action_explain(self) -> None:
+        text = failure_text(self.feed.state, self.feed.postmortem, width=94)
+        if text:
+            self.app.push_screen(TextScreen("Why it failed", "\n".join(map(visible, text.splitlines()))))
+        else:
+            self.notify("The run has not failed.", markup=False)
 
     def action_apply_fix(self) -> None:
         ask_to_mend(self, self.services, self.feed.run)

@@ -1,8 +1,7 @@
-"""The Runs screen: every run in the runs folder, also those started elsewhere; open, resume, stop."""
+"""The Runs screen: every run in the runs folder, also those started elsewhere; open, compare, resume, stop, keep."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -11,18 +10,21 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import DataTable, Footer
+from textual.widgets import DataTable, Footer, Input
 
+from app.tui.screens.compare import CompareScreen
+from app.tui.screens.dialogs import AskScreen
 from app.tui.services import Services
-from app.tui.widgets.plain import Plain
+from app.tui.widgets.plain import Plain, visible
 from app.tui.widgets.plain_table import PlainTable
 from app.tui.widgets.top_bar import TopBar
-from app.views.format import format_date, format_duration
+from app.views.format import format_date, format_duration, format_loss, format_path, format_share
 from app.views.parts import combination_words
 from app.views.run_view import status_view
 from planner.errors import LongfitError
 
 if TYPE_CHECKING:
+    from app.services.run_facts import RunFacts
     from app.services.runs import RunList, RunSnapshot
 
 REFRESH_SECONDS = 2.0
@@ -31,27 +33,36 @@ REFRESH_SECONDS = 2.0
 @dataclass
 class Listed(Message):
     found: RunList
+    facts: dict[str, RunFacts]
 
 
-COLUMNS = ("state", "run", "step", "length", "last sign", "started")
+COLUMNS = ("state", "run", "step", "loss", "of plan", "length", "last sign", "started", "host")
 
 
 class RunsScreen(Screen[None]):
     """The list is read in a thread; rows are updated in place, so that the cursor stays where it is."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "open", "open"),
-        Binding("r", "resume", "resume"),
-        Binding("x", "stop", "stop+save"),
+        Binding("enter", "open", "open", tooltip="look at this run"),
+        Binding("equals_sign", "compare", "compare", key_display="=", tooltip="compare: once on each of two runs"),
+        Binding("r", "resume", "resume", tooltip="go on from its last checkpoint"),
+        Binding("x", "stop", "stop+save", tooltip="save a checkpoint and stop"),
+        Binding("P", "promote", "keep as preset", tooltip="save its preset under a name, with what was measured"),
+        Binding("slash", "filter", "filter", key_display="/", tooltip="only runs whose line has these words"),
+        Binding("escape", "clear", "all", show=False, tooltip="every run again, nothing marked"),
     ]
 
     def __init__(self, services: Services) -> None:
         super().__init__()
         self.services = services
-        self._runs: dict[str, RunSnapshot] = {}
+        self._found: RunList | None = None
+        self._facts: dict[str, RunFacts] = {}
+        self._marked = ""  # the first of two runs to compare
+        self._words = ""  # the filter
 
     def compose(self) -> ComposeResult:
         yield TopBar("runs")
+        yield Input(id="run-filter", compact=True, placeholder="words that a line must have; Enter goes to the list")
         yield PlainTable(COLUMNS, id="runs", title="Runs", subtitle="Enter opens one")
         yield Plain(id="run-details")
         yield Footer(show_command_palette=False, compact=True)
@@ -63,31 +74,48 @@ class RunsScreen(Screen[None]):
     def on_screen_resume(self) -> None:
         self._look()
 
+    # --- the list ------------------------------------------------------------------------------------------------
+
     def _look(self) -> None:
         if self.is_current:
             self.run_worker(self._read, thread=True, group="runs", exclusive=True)
 
     def _read(self) -> None:
-        self.post_message(Listed(self.services.runs()))
+        found = self.services.runs()
+        facts = {}
+        for run in found.runs:
+            try:
+                facts[run.id] = self.services.run_facts(run)
+            except LongfitError:  # a record of the run is damaged: its line stays without them
+                continue
+        self.post_message(Listed(found, facts))
 
     def on_listed(self, message: Listed) -> None:
-        found = message.found
-        self._runs = {run.id: run for run in found.runs}
-        now = time.time()
-        self.query_one(PlainTable).show_rows((run.id, _texts(run, now)) for run in found.runs)
-        unread = "".join(f"\n{path.name}: {why}" for path, why in found.unreadable)
-        self._show_details(unread)
+        self._found, self._facts = message.found, message.facts
+        self._show_rows()
 
-    def _show_details(self, unread: str = "") -> None:
+    def _show_rows(self) -> None:
+        if self._found is None:
+            return
+        now, wanted = self.services.now(), self._words.lower().split()
+        rows = [(run.id, _texts(run, self._facts.get(run.id), now, marked=self._marked)) for run in self._found.runs]
+        shown = [(key, texts) for key, texts in rows if all(word in " ".join(texts).lower() for word in wanted)]
+        table = self.query_one(PlainTable)
+        table.show_rows(shown)
+        table.border_title = "Runs" if len(shown) == len(rows) else f"Runs, {len(shown)} of {len(rows)}"
+        table.border_subtitle = "= on a second run compares" if self._marked else "Enter opens one"
+        self._show_details()
+
+    def _show_details(self) -> None:
         run = self._selected()
         if run is None:
-            words = "No runs here yet: plan something, then launch it with L."
+            words = (
+                "No run has these words." if self._words else "No runs here yet: plan something, then launch it with L."
+            )
         else:
-            view = status_view(run.state)
-            words = f"{view.word}: {view.detail}. {combination_words(run.config.optimizations)}. {run.paths.path}"
-            if run.state.failure_message:
-                words += f"\n{run.state.failure_message.splitlines()[0]}"
-        self.query_one("#run-details", Plain).update(words + unread)
+            words = "\n".join(_detail_lines(run, self._facts.get(run.id)))
+        unread = [f"{path.name}: {why}" for path, why in self._found.unreadable] if self._found is not None else []
+        self.query_one("#run-details", Plain).update("\n".join(map(visible, "\n".join([words, *unread]).splitlines())))
 
     def on_data_table_row_highlighted(self, message: DataTable.RowHighlighted) -> None:
         self._show_details()
@@ -96,18 +124,78 @@ class RunsScreen(Screen[None]):
         self.action_open()
 
     def _selected(self) -> RunSnapshot | None:
-        return self._runs.get(self.query_one(PlainTable).selected_key or "")
+        return self._run(self.query_one(PlainTable).selected_key or "")
+
+    def _run(self, run_id: str) -> RunSnapshot | None:
+        runs = self._found.runs if self._found is not None else ()
+        return next((run for run in runs if run.id == run_id), None)
+
+    # --- filter --------------------------------------------------------------------------------------------------
+
+    def action_filter(self) -> None:
+        field = self.query_one("#run-filter", Input)
+        field.display = True
+        field.focus()
+
+    def on_input_changed(self, message: Input.Changed) -> None:
+        self._words = message.value
+        self._show_rows()
+
+    def on_input_submitted(self) -> None:
+        self.query_one(PlainTable).focus()
+
+    def action_clear(self) -> None:
+        field = self.query_one("#run-filter", Input)
+        field.value, field.display, self._marked = "", False, ""
+        self.query_one(PlainTable).focus()
+        self._show_rows()
+
+    # --- actions -------------------------------------------------------------------------------------------------
 
     def action_open(self) -> None:
         run = self._selected()
         if run is not None:
             self.app.open_run(run.paths.path)  # type: ignore[attr-defined]
 
+    def action_compare(self) -> None:
+        """The first press marks a run, the second on another one shows both; on the same one takes the mark away."""
+        run, marked = self._selected(), self._run(self._marked)
+        if run is None:
+            return
+        if marked is None or marked.id == run.id:
+            self._marked = "" if marked is not None else run.id
+            self._show_rows()
+            return
+        self._marked = ""
+        self._show_rows()
+        try:
+            self.app.push_screen(CompareScreen(marked.paths.path, run.paths.path))
+        except LongfitError as error:
+            self.notify(str(error), severity="error", timeout=10, markup=False)
+
     def action_resume(self) -> None:
         self._command(lambda run: self.services.resume(run.paths), "Resuming.")
 
     def action_stop(self) -> None:
         self._command(lambda run: self.services.stop(run.paths, "save"), "Asked to save and stop.")
+
+    def action_promote(self) -> None:
+        run = self._selected()
+        if run is None:
+            return
+
+        def save(name: str | None) -> None:
+            if not name:
+                return
+            try:
+                path = self.services.promote(run, name)
+            except LongfitError as error:
+                self.notify(str(error), severity="error", timeout=10, markup=False)
+                return
+            self.notify(f"Saved as {format_path(path)}", markup=False)
+
+        text = f"The preset of {run.id}, with its losses, speed and memory as measured facts. Its name:"
+        self.app.push_screen(AskScreen("Keep as a preset", text, value=run.config.name), save)
 
     def _command(self, do: Callable[[RunSnapshot], None], words: str) -> None:
         run = self._selected()
@@ -122,9 +210,30 @@ class RunsScreen(Screen[None]):
         self._look()
 
 
-def _texts(run: RunSnapshot, now: float) -> tuple[str, ...]:
+def _texts(run: RunSnapshot, facts: RunFacts | None, now: float, *, marked: str) -> tuple[str, ...]:
     state = run.state
     steps = f"{state.step:,}/{state.total_steps:,}" if state.total_steps else "-"
     ago = f"{format_duration(now - state.updated_at)} ago" if state.updated_at else "-"
     started = format_date(state.created_at) if state.created_at else "-"
-    return (status_view(state).word, run.id, steps, f"{run.config.max_length:,}", ago, started)
+    share = format_share(facts.peak_bytes / facts.planned_peak_bytes) if facts and facts.planned_peak_bytes else "-"
+    loss = format_loss(facts.last_loss) if facts else "-"
+    name = visible(f"= {run.id}" if run.id == marked else run.id)
+    host = visible(facts.host) if facts else ""
+    return (
+        status_view(state).word, name, steps, loss, share if facts and facts.peak_bytes else "-",
+        f"{run.config.max_length:,}", ago, started, host,
+    )  # fmt: skip
+
+
+def _detail_lines(run: RunSnapshot, facts: RunFacts | None) -> list[str]:
+    """What the line has no room for; whether r would resume it, and if not, why."""
+    state, view = run.state, status_view(run.state)
+    lines = [
+        f"{view.word}: {view.detail}. {combination_words(run.config.optimizations)}. {format_path(run.paths.path)}"
+    ]
+    if state.failure_message:
+        lines.append(state.failure_message.splitlines()[0])
+    if facts is not None and view.is_final:
+        checkpoint = state.last_checkpoint or "the beginning: there is no checkpoint"
+        lines.append(f"No resume: {facts.obstacle}" if facts.obstacle else f"r resumes from {checkpoint}.")
+    return lines

@@ -76,7 +76,7 @@ class LossPlot(Widget, can_focus=True):
             return "first solid  second dotted"
         if self._note and self._histories[0].last:
             return self._note
-        return "raw .  smoothed bold  o evaluation" if self._histories[0].evaluation.visible() else ""
+        return "raw faint  mean bold  o eval" if self._histories[0].evaluation.visible() else ""
 
     def render_line(self, y: int) -> Strip:
         width = self.size.width

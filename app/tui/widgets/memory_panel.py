@@ -94,11 +94,11 @@ class MemoryPanel(VerticalScroll, can_focus=True):
         self.query_one(MemoryBar).show(rows)
         unit = column_unit(_scale(rows))
         gpus = {gpu.get("index"): gpu for gpu in history.gpus}
-        lines = [f"{unit.name} {'peak':>5}{'plan':>7}{'off by':>9}" + ("  busy  C    W" if gpus else "")]
+        lines = [f"{unit.name}{'peak':>6}{'plan':>7}{'off by':>8}" + (" busy   C    W" if gpus else "")]
         for row in rows:
             peak, planned = unit.format(row.peak_bytes), unit.format(row.planned_peak_bytes)
             gpu = _gpu_columns(gpus.get(row.rank, {})) if gpus else ""
-            lines.append(f"{row.rank:>2}{peak:>7}{planned:>7}{row.deviation:>9}{gpu}".rstrip())
+            lines.append(f"{row.rank:>2}{peak:>7}{planned:>7}{row.deviation:>8}{gpu}".rstrip())
             if row.remark:
                 lines.append(f"  ! {row.remark}")
         lines += [*(str(gpu["problem"]) for gpu in history.gpus if gpu.get("problem")), *host_words(history)]
@@ -112,7 +112,7 @@ def _gpu_columns(gpu: Mapping[str, Any]) -> str:
     """Busy percent, degrees, watts; n/a for what the driver does not tell."""
     busy, degrees, watts = gpu.get("utilization"), gpu.get("temperature"), gpu.get("power_watts")
     return (
-        (" n/a  " if busy is None else f"{busy:>4} %")
+        ("  n/a" if busy is None else f"{busy:>4}%")
         + (" n/a" if degrees is None else f"{degrees:>4}")
         + ("  n/a" if watts is None else f"{watts:>5.0f}")
     )
@@ -131,5 +131,5 @@ def _instant_lines(
     for row in instant_memory_rows(history.ranks[worst.rank], planned):
         measured, expected = unit.format(row.measured_bytes), unit.format(row.planned_bytes)
         mark = " <-" if row.instant == worst.peak_instant else ""
-        lines.append(f"{row.instant:<10}{measured:>7}{expected:>7}{row.deviation:>9}{mark}")
+        lines.append(f"{row.instant:<10}{measured:>7}{expected:>7}{row.deviation:>8}{mark}")
     return lines

@@ -39,6 +39,11 @@ def words(app, selector: str = "") -> str:
     return " ".join(screen_text(app, selector).replace("│", " ").split())
 
 
+def notices(app) -> str:
+    """The texts of all notices on the screen, whole: a narrow terminal folds them."""
+    return "\n".join(notification.message for notification in app._notifications)
+
+
 async def settle(pilot) -> None:
     """Until the debounced search is done and drawn."""
     await pilot.pause(0.25)

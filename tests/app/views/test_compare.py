@@ -41,8 +41,8 @@ def test_results_are_laid_side_by_side_and_unknown_ones_say_so():
     rows = {name: (first, second) for name, first, second in result_rows(run, Seen())}
     assert rows["state"] == ("done", "created")
     assert rows["steps"] == ("20 of 20", "0")
-    assert rows["last loss"] == ("1.0000", "n/a")
-    assert (rows["last held-out loss"][0], rows["best held-out loss"][0]) == ("2.1000", "1.9000")
-    assert (rows["speed"][0], rows["speed of plan"][0]) == ("1,500 tokens/s", "75 %")
-    assert rows["peak allocated"] == ("11.0 GiB", "n/a")
+    assert rows["loss"] == ("1.0000", "n/a")
+    assert (rows["eval last"][0], rows["eval best"][0]) == ("2.1000", "1.9000")
+    assert (rows["speed"][0], rows["of plan"][0]) == ("1,500 tokens/s", "75 %")
+    assert rows["peak"] == ("11.0 GiB", "n/a")
     assert rows["off by"][0] == "+10.0 %"
