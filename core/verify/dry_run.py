@@ -6,7 +6,8 @@ an instant with every layer, so two of them tell any depth, in seconds and on an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ from core.train.report import Reports
 from core.train.trainer import Trainer
 from core.verify.cuda_device import cuda_allocations
 from core.verify.cuda_entries import with_cuda_entries
-from core.verify.instants import InstantMeter, watch
+from core.verify.instants import InstantMeter, Phase, watch
+from core.verify.live_bytes import LiveBytes
 from planner.errors import ConfigError
 from planner.types import INSTANTS, Instant, RunConfig
 
@@ -68,17 +70,24 @@ def dry_run(config: RunConfig, model_config: Mapping[str, Any], depths: tuple[in
     return DryRun(by_instant=extrapolated)
 
 
-def depth_peaks(config: RunConfig, model_config: Mapping[str, Any]) -> dict[str, int]:
-    """Two optimizer steps and an evaluation before and after them, at the depth that ``model_config`` has."""
+def depth_peaks(
+    config: RunConfig,
+    model_config: Mapping[str, Any],
+    allocations: Callable[[], AbstractContextManager[LiveBytes]] = cuda_allocations,
+) -> dict[Phase, int]:
+    """The highest sums of an evaluation, two optimizer steps and another evaluation, at the depth of ``model_config``.
+
+    ``allocations``: where tensors are made and counted.
+    """
     config, registry = with_cuda_entries(config, REGISTRY)
     config = replace(
         config, max_steps=2, logging_steps=1, save_steps=0, eval_steps=0, keep_best=False, report_to=(),
         lr_scheduler_type="constant", warmup_ratio=0.0, warmup_steps=0,
     )  # fmt: skip
     mesh = build_mesh(config.parallel, rank=0, world=1)
-    with cuda_allocations() as live:
+    with allocations() as live:
 
-        def enter(phase: str) -> None:
+        def enter(phase: Phase) -> None:
             live.phase = phase
 
         meter = InstantMeter(enter)

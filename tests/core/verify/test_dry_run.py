@@ -1,0 +1,82 @@
+"""A dry run holds, byte for byte, what the same run holds on real tensors; two depths tell any depth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from core.verify.dry_run import depth_peaks, dry_run, with_depth
+from core.verify.live_bytes import LiveBytes
+from planner.errors import ConfigError
+from planner.types import INSTANTS, ParallelDegrees
+from tests.planner.plans import account_of, run_config
+
+TOKENS = 256
+LLAMA: dict[str, Any] = {
+    "model_type": "llama", "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 5,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 500, "tie_word_embeddings": True,
+}  # fmt: skip
+QWEN3: dict[str, Any] = {**LLAMA, "model_type": "qwen3", "head_dim": 32, "tie_word_embeddings": False}
+ADAPTERS = {"lora": {"rank": 8}}
+RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "full": ({}, {}),
+    "full, checkpointing, two micro-batches": ({"gradient_checkpointing": {}}, {"gradient_accumulation_steps": 2}),
+    "adapters with autocast": (ADAPTERS, {"autocast": True}),
+    "adapters, attention kept": ({**ADAPTERS, "gradient_checkpointing": {"save_attention": True}}, {}),
+    "adapters, head groups": ({**ADAPTERS, "gradient_checkpointing": {}, "fake_parallel": {"groups": 2}}, {}),
+    "float32, fused loss": ({**ADAPTERS, "fused_loss": {"chunk_tokens": 64}}, {"dtype": "float32"}),
+}
+
+
+@contextmanager
+def real_allocations() -> Iterator[LiveBytes]:
+    """Tensors with memory on this CPU."""
+    with LiveBytes(scratch={"aten.logsumexp.default": lambda args: args[0].numel() * args[0].element_size()}) as live:
+        yield live
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("model", [LLAMA, QWEN3], ids=["llama", "qwen3"])
+def test_it_allocates_what_the_run_allocates_on_real_tensors(model: dict[str, Any], run: str) -> None:
+    optimizations, values = RUNS[run]
+    config = run_config(optimizations, max_length=TOKENS, **values)
+    shallow = with_depth(model, 3)
+    dry, real = depth_peaks(config, shallow), depth_peaks(config, shallow, real_allocations)
+    assert set(dry) == set(real) == {*INSTANTS, "middle_layers"} - {"save"}
+    assert {phase: dry[phase] - real[phase] for phase in dry} == dict.fromkeys(dry, 0)
+
+
+@pytest.mark.parametrize("run", ["full", "adapters, attention kept"])
+def test_two_depths_tell_any_depth(run: str) -> None:
+    optimizations, values = RUNS[run]
+    config = run_config(optimizations, max_length=TOKENS, **values)
+    told = dry_run(config, LLAMA).by_instant
+    at_depth = depth_peaks(config, LLAMA)
+    assert {instant: told[instant] - at_depth[instant] for instant in told} == dict.fromkeys(told, 0)
+
+
+@pytest.mark.parametrize("run", ["full", "adapters with autocast", "full, checkpointing, two micro-batches"])
+def test_the_layers_in_between_never_hold_more_than_the_last_and_the_first(run: str) -> None:
+    optimizations, values = RUNS[run]
+    peaks = depth_peaks(run_config(optimizations, max_length=TOKENS, **values), LLAMA)
+    assert peaks["middle_layers"] <= max(peaks[i] for i in ("layer_backward", "attention_backward", "backward_end"))
+
+
+def test_weights_and_states_are_those_of_the_plan() -> None:
+    """Exactly, less what is per token."""
+    from planner.model_spec import model_spec_from_config
+
+    config = run_config({}, max_length=TOKENS)
+    told = dry_run(config, LLAMA).by_instant
+    planned = account_of({}, model=model_spec_from_config("tiny", LLAMA), max_length=TOKENS).combined
+    weights = next(spec.bytes for spec in planned.specs if spec.key == "weights.base")
+    frequencies = told["load"] - weights
+    assert 0 <= frequencies <= 4 * LLAMA["hidden_size"]
+
+
+def test_more_than_one_rank_is_refused() -> None:
+    with pytest.raises(ConfigError, match="one rank"):
+        dry_run(run_config({}, parallel=ParallelDegrees(data=2)), LLAMA)
