@@ -1,4 +1,7 @@
-"""`longfit attach`: follow a run until it ends. train and resume end in the same watch."""
+"""`longfit attach`: follow a run, on a terminal in the terminal interface, else line by line until it ends.
+
+train and resume end in the same watch.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +37,26 @@ _FAILURE_EXIT_CODES = {"oom": 4, "data": 2, "environment": 5}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser)
     parser.add_argument("--json", action="store_true", help="the final summary as JSON")
+    parser.add_argument("--plain", action="store_true", help="lines of text also on a terminal")
 
 
 def run(args: argparse.Namespace) -> int:
-    return watch(run_of(args), as_json=args.json)
+    from app.tui.start import can_show
+
+    paths = run_of(args)
+    return show(paths) if can_show() and not args.json and not args.plain else watch(paths, as_json=args.json)
+
+
+def show(paths: RunDirectory) -> int:
+    """The run in the terminal interface; then, if it has ended, what came of it and its exit code."""
+    from app.tui.start import run_tui_for_run
+
+    code = run_tui_for_run(paths.path)
+    found = snapshot(paths)
+    if code or found.state.status not in FINAL_STATUSES:
+        return code
+    print(summary_text(summarize(found)))
+    return exit_code(found.state)
 
 
 def watch(paths: RunDirectory, *, as_json: bool = False) -> int:

@@ -54,6 +54,18 @@ def test_attach_follows_to_the_end_and_sums_up(start, longfit):
     assert "finished: done" in err
 
 
+@pytest.mark.parametrize(("more", "shown"), [((), True), (("--plain",), False), (("--json",), False)])
+def test_attach_opens_the_terminal_interface_where_there_is_a_terminal(start, longfit, monkeypatch, more, shown):
+    run, opened = start(steps=3), []
+    wait_for(lambda: read_state(run).status == "done")
+    monkeypatch.setattr("app.tui.start.can_show", lambda: True)
+    monkeypatch.setattr("app.tui.start.run_tui_for_run", lambda path: opened.append(path) or 0)
+    code, out, _ = longfit("attach", "last", *more)
+    assert opened == ([run.path] if shown else [])
+    assert code == 0
+    assert ('"status": "done"' if more == ("--json",) else "done: step 3 of 3") in out
+
+
 def test_attach_json_is_all_that_stdout_has(start, longfit):
     run = start(steps=3)
     code, out, _ = longfit("attach", run.id[-4:], "--json")
