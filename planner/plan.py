@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from planner.account import Account, account
+from planner.calibration import Experience, with_offset, with_slope
 from planner.checks import collect_issues
 from planner.host import disk_store, host_store
 from planner.optimization import Registry
 from planner.parts import cpu, runtime
 from planner.time import step_seconds
 from planner.types import (
+    Calibration,
     ClusterSpec,
     Environment,
     GpuPlan,
@@ -26,6 +28,7 @@ from planner.types import (
     Term,
     Verdict,
 )
+from planner.validated import unverified_issue
 
 FITS_SHARE = 0.92  # of the usable bytes: below it, by the upper band, a plan fits
 SEVERITY: dict[Verdict, int] = {"fits": 0, "unverified": 1, "tight": 2, "over": 3}
@@ -44,7 +47,9 @@ class Footprint:
     context_terms: tuple[Term, ...]
 
 
-def footprint(result: Account, *, expandable_segments: bool) -> Footprint:
+def footprint(
+    result: Account, *, expandable_segments: bool, calibration: Calibration | None = None
+) -> Footprint:  # fmt: skip
     specs, ctx = result.combined.specs, result.ctx
     by_instant = result.combined.bytes_by_instant()
     peak_instant = max(by_instant, key=lambda instant: by_instant[instant])
@@ -54,10 +59,15 @@ def footprint(result: Account, *, expandable_segments: bool) -> Footprint:
     else:
         holes = runtime.reserved_terms(ctx, specs, by_instant, expandable=expandable_segments)
         context = runtime.context_terms(ctx)
+    if calibration is not None:
+        context = with_offset(context, calibration)
     reserved = allocated + sum(term.bytes for term in holes)
     used = reserved + sum(term.bytes for term in context)
-    slack = sum(BAND_SHARE[spec.basis] * spec.bytes for spec in specs if peak_instant in spec.instants)
-    slack += sum(BAND_SHARE[term.basis] * term.bytes for term in (*holes, *context))
+    if calibration is not None:
+        slack = calibration.band_share * used
+    else:
+        slack = sum(BAND_SHARE[spec.basis] * spec.bytes for spec in specs if peak_instant in spec.instants)
+        slack += sum(BAND_SHARE[term.basis] * term.bytes for term in (*holes, *context))
     return Footprint(
         by_instant=by_instant, allocated=allocated, reserved=reserved, used=used,
         band=(max(allocated, used - round(slack)), used + round(slack)), context_terms=(*holes, *context),
@@ -78,14 +88,19 @@ def judge(used: int, upper: int, usable: int) -> Verdict:
     return "fits" if upper < FITS_SHARE * usable else "tight"
 
 
-def worst_verdict(cluster: ClusterSpec, sizes: Footprint, *, host: int, disk: int) -> Verdict:
-    """Of GPU, host and disk. A CPU process is judged by its share; all of them together by the host's memory."""
+def worst_verdict(cluster: ClusterSpec, sizes: Footprint, *, host: int, disk: int, unseen: bool = False) -> Verdict:
+    """Of GPU, host and disk; what would fit and is ``unseen`` in any measured run is unverified.
+
+    A CPU process is judged by its share; all of them together by the host's memory.
+    """
     verdicts = [
         judge(sizes.used, sizes.band[1], cluster.gpu.usable_bytes),
         judge(host, host, cluster.host_bytes_per_node),
     ]
     if cluster.disk_free_bytes is not None:
         verdicts.append(judge(disk, disk, cluster.disk_free_bytes))
+    if unseen:
+        verdicts.append("unverified")
     return max(verdicts, key=lambda verdict: SEVERITY[verdict])
 
 
@@ -98,19 +113,24 @@ def make_plan(
     registry: Registry,
     alternatives: bool = False,
     goal: str = "fastest",
+    experience: Experience | None = None,
     expandable_segments: bool = True,
 ) -> Plan:
     """The plan of one configuration. What is wrong with it is in ``issues``; the numbers are given all the same.
 
-    ``goal`` ranks the alternatives (planner/search.py).
-
+    ``goal`` ranks the alternatives (planner/search.py), ``experience`` holds the rehearsals of this machine.
     ``expandable_segments`` is how longfit starts its workers (PYTORCH_ALLOC_CONF).
 
     Raises:
         ConfigError: a length, batch size or accumulation below 1, or an optimization that the registry does not have.
     """
+    experience = experience or Experience()
+    calibration = experience.calibration(config)
     result = account(config, model, cluster, environment, registry)
-    sizes = footprint(result, expandable_segments=expandable_segments)
+    if calibration is not None:
+        result = with_slope(result, calibration)
+    sizes = footprint(result, expandable_segments=expandable_segments, calibration=calibration)
+    unseen = experience.unseen(config, model, cluster.gpu)
     gpu = GpuPlan(
         index=0, usable_bytes=cluster.gpu.usable_bytes, allocated=result.combined.breakdown(),
         reserved_bytes=sizes.reserved, used_bytes=sizes.used, band_bytes=sizes.band, context_terms=sizes.context_terms,
@@ -118,15 +138,20 @@ def make_plan(
     host, disk = host_store(result, sizes.used), disk_store(result)
     needed, free = host.needed_bytes, cluster.disk_free_bytes
     seconds = step_seconds(result.ctx, result.combined.work, result.combined.specs)
+    seconds /= 1.0 if calibration is None else calibration.speed
     batch = batch_arithmetic(result)
     plan = Plan(
         config=config, model=model, cluster=cluster, environment=environment,
         gpus=tuple(replace(gpu, index=index) for index in range(config.parallel.world)),
         host_bytes=host.bytes, host_verdict=judge(needed, needed, cluster.host_bytes_per_node), host_terms=host.terms,
         disk_bytes=disk.bytes, disk_verdict="unverified" if free is None else judge(disk.bytes, disk.bytes, free),
-        disk_terms=disk.terms, verdict=worst_verdict(cluster, sizes, host=needed, disk=disk.bytes),
+        disk_terms=disk.terms, verdict=worst_verdict(cluster, sizes, host=needed, disk=disk.bytes, unseen=bool(unseen)),
         seconds_per_step=seconds, tokens_per_second=batch["tokens_per_step"] / seconds, batch=batch,
-        issues=(*result.combined.issues, *collect_issues(result.ctx, result.optimizations)),
+        issues=(
+            *result.combined.issues, *collect_issues(result.ctx, result.optimizations),
+            *((unverified_issue(unseen),) if unseen else ()),
+        ),
+        calibration=calibration,
     )  # fmt: skip
     if weights_bytes(result) > cluster.gpu.usable_bytes:
         from planner.floor import floor_issue  # the search plans too
@@ -134,7 +159,7 @@ def make_plan(
 
         problem = Problem(
             config=config, model=model, cluster=cluster, environment=environment, registry=registry,
-            expandable_segments=expandable_segments,
+            experience=experience, expandable_segments=expandable_segments,
         )  # fmt: skip
         plan = replace(plan, issues=(*plan.issues, floor_issue(problem, result)))
     if not alternatives:
@@ -143,7 +168,7 @@ def make_plan(
 
     found = recommend(
         config=config, model=model, cluster=cluster, environment=environment, registry=registry, goal=goal,
-        expandable_segments=expandable_segments,
+        experience=experience, expandable_segments=expandable_segments,
     )  # fmt: skip
     return replace(plan, alternatives=found)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from planner.formula import symbols_of, with_numbers
@@ -40,6 +41,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "tokens_per_second": plan.tokens_per_second,
         "seconds_per_step": plan.seconds_per_step,
         "batch": dict(plan.batch),
+        "calibration": None if plan.calibration is None else asdict(plan.calibration),
         "issues": [_issue(issue) for issue in plan.issues],
         "alternatives": [_alternative(alternative) for alternative in plan.alternatives],
         "model": {

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from planner.account import Account, context, tally
+from planner.calibration import with_slope
 from planner.checks import collect_issues
 from planner.host import disk_bytes, host_needed_bytes
 from planner.optimization import Optimization, PlanContext
@@ -18,6 +19,7 @@ from planner.time import step_seconds
 from planner.types import INSTANTS, Instant, Issue, RunConfig, Verdict
 
 INDEPENDENT_ERRORS = frozenset({"length-beyond-model", "lora-targets"})  # of the length, of knobs that stay
+ROOMY: tuple[Verdict, ...] = ("fits", "unverified")  # the upper band leaves room
 Wall = Literal["gpu", "host", "disk"]
 
 
@@ -46,16 +48,22 @@ def price(problem: Problem, config: RunConfig, *, refuse: bool = True) -> Candid
     result = tally(ctx, optimizations, problem.registry, plain=problem.plain(ctx))
     if refuse and result.combined.issues:
         return None
-    sizes = footprint(result, expandable_segments=problem.expandable_segments)
+    calibration = problem.experience.calibration(config)
+    if calibration is not None:
+        result = with_slope(result, calibration)
+    sizes = footprint(result, expandable_segments=problem.expandable_segments, calibration=calibration)
     host, disk = host_needed_bytes(result, sizes.used), disk_bytes(result)
     tokens = (
         config.per_device_train_batch_size * config.max_length * config.parallel.data
         * config.gradient_accumulation_steps
     )  # fmt: skip
+    seconds = step_seconds(result.ctx, result.combined.work, result.combined.specs)
+    seconds /= 1.0 if calibration is None else calibration.speed
+    unseen = bool(problem.experience.unseen(config, problem.model, problem.cluster.gpu))
     return Candidate(
         config=config, result=result, sizes=sizes, host_bytes=host, disk_bytes=disk,
-        verdict=worst_verdict(problem.cluster, sizes, host=host, disk=disk),
-        tokens_per_second=tokens / step_seconds(result.ctx, result.combined.work, result.combined.specs),
+        verdict=worst_verdict(problem.cluster, sizes, host=host, disk=disk, unseen=unseen),
+        tokens_per_second=tokens / seconds,
     )  # fmt: skip
 
 

@@ -10,16 +10,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from planner.account import account
+from planner.calibration import Experience
 from planner.changes import changes_between
 from planner.cost import dollars_per_million_tokens
 from planner.errors import ConfigError
 from planner.explain import why_it_fits, why_not
 from planner.goals import GOALS
-from planner.host import disk_bytes, host_needed_bytes
 from planner.optimization import Registry
-from planner.plan import footprint, worst_verdict
-from planner.price import Candidate, price, shortfall
+from planner.price import ROOMY, Candidate, price, shortfall
 from planner.space import Problem, candidates
 from planner.spend import spend
 from planner.types import Alternative, ClusterSpec, Environment, ModelSpec, RunConfig
@@ -40,6 +38,7 @@ def recommend(
     goal: str = "fastest",
     limit: int = 8,
     only_this_method: bool = False,
+    experience: Experience | None = None,
     expandable_segments: bool = True,
 ) -> tuple[Alternative, ...]:
     """The best ``limit`` combinations: those that fit first, by the goal, then those that miss least.
@@ -61,7 +60,7 @@ def recommend(
         )
     problem = Problem(
         config=config, model=model, cluster=cluster, environment=environment, registry=registry,
-        expandable_segments=expandable_segments,
+        experience=experience or Experience(), expandable_segments=expandable_segments,
     )  # fmt: skip
     ranking = _ranking(problem, goal)
     priced = _priced(problem, goal)
@@ -76,7 +75,7 @@ def _priced(problem: Problem, goal: str) -> list[Candidate]:
     priced = _distinct(candidate for choice in candidates(problem) if (candidate := price(problem, choice)) is not None)
     if goal not in ("fastest", "cheapest"):
         return priced
-    fitting = sorted((c for c in priced if c.verdict == "fits"), key=_ranking(problem, goal))
+    fitting = sorted((c for c in priced if c.verdict in ROOMY), key=_ranking(problem, goal))
     return _distinct([*priced, *(spent for c in fitting[:MOST_SPENT] if (spent := spend(problem, c)) is not None)])
 
 
@@ -87,6 +86,7 @@ def longest_length(
     cluster: ClusterSpec,
     environment: Environment,
     registry: Registry,
+    experience: Experience | None = None,
     expandable_segments: bool = True,
 ) -> int:
     """The longest max_length, in steps of 256 tokens, whose point value is within usable; 0 when none is.
@@ -95,7 +95,7 @@ def longest_length(
     """
     problem = Problem(
         config=config, model=model, cluster=cluster, environment=environment, registry=registry,
-        expandable_segments=expandable_segments,
+        experience=experience or Experience(), expandable_segments=expandable_segments,
     )  # fmt: skip
 
     def fits(steps: int) -> bool:
@@ -111,12 +111,13 @@ def largest_batch(
     cluster: ClusterSpec,
     environment: Environment,
     registry: Registry,
+    experience: Experience | None = None,
     expandable_segments: bool = True,
 ) -> int:
     """The largest per_device_train_batch_size whose point value is within usable; 0 when 1 does not fit."""
     problem = Problem(
         config=config, model=model, cluster=cluster, environment=environment, registry=registry,
-        expandable_segments=expandable_segments,
+        experience=experience or Experience(), expandable_segments=expandable_segments,
     )  # fmt: skip
 
     def fits(batch: int) -> bool:
@@ -142,11 +143,11 @@ def largest(holds: Callable[[int], bool], bound: int) -> int:
 def _reference_speed(problem: Problem, priced: list[Candidate]) -> float:
     """Tokens/s of the fastest that fits by the same method; of the fastest tight one, or by another method, if none."""
     for same_method in (True, False):
-        for verdict in ("fits", "tight"):
+        for verdicts in (ROOMY, ("tight",)):
             speeds = [
                 candidate.tokens_per_second
                 for candidate in priced
-                if candidate.verdict == verdict
+                if candidate.verdict in verdicts
                 and (candidate.config.method == problem.config.method or not same_method)
             ]
             if speeds:
@@ -163,14 +164,12 @@ def _distinct(priced: Iterable[Candidate]) -> list[Candidate]:
 
 
 def _holds(problem: Problem, config: RunConfig) -> bool:
-    result = account(config, problem.model, problem.cluster, problem.environment, problem.registry)
-    sizes = footprint(result, expandable_segments=problem.expandable_segments)
-    host, disk = host_needed_bytes(result, sizes.used), disk_bytes(result)
-    return worst_verdict(problem.cluster, sizes, host=host, disk=disk) != "over"
+    candidate = price(problem, config, refuse=False)
+    return candidate is not None and candidate.verdict != "over"
 
 
 def _ranking(problem: Problem, goal: str) -> Callable[[Candidate], tuple[Any, ...]]:
-    verdicts = {"fits": 0, "tight": 1, "unverified": 1, "over": 2}
+    verdicts = {"fits": 0, "unverified": 0, "tight": 1, "over": 2}  # what nobody measured may be the fastest
 
     def key(candidate: Candidate) -> tuple[Any, ...]:
         used, parts = candidate.sizes.used, len(candidate.config.optimizations)
@@ -182,7 +181,7 @@ def _ranking(problem: Problem, goal: str) -> Callable[[Candidate], tuple[Any, ..
         if goal == "longest":
             length = longest_length(
                 config=candidate.config, model=problem.model, cluster=problem.cluster,
-                environment=problem.environment, registry=problem.registry,
+                environment=problem.environment, registry=problem.registry, experience=problem.experience,
                 expandable_segments=problem.expandable_segments,
             )  # fmt: skip
             return (0, other_method, -length, -candidate.tokens_per_second, parts)

@@ -10,6 +10,7 @@ from itertools import product
 from typing import Any, Literal
 
 from planner.account import PlainPath, plain_path
+from planner.calibration import Experience
 from planner.optimization import Optimization, PlanContext, RankShape, Registry, instantiate, knob_defaults
 from planner.parallel import check_ring_model, legal_ulysses_degrees
 from planner.types import ClusterSpec, Environment, ModelSpec, OptimizationSetting, ParallelDegrees, RunConfig
@@ -29,6 +30,7 @@ class Problem:
     environment: Environment
     registry: Registry
     expandable_segments: bool = True
+    experience: Experience = field(default_factory=Experience)
     _built: dict[OptimizationSetting, Optimization] = field(default_factory=dict)
     _plain: dict[tuple[RankShape, str], PlainPath] = field(default_factory=dict)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.optimization import knob_defaults
-from planner.price import Candidate, price
+from planner.price import ROOMY, Candidate, price
 from planner.space import Problem
 from planner.types import OptimizationSetting, RunConfig
 
@@ -15,14 +15,14 @@ ENTRY, KNOB = "gradient_checkpointing", "kept_layers"
 def spend(problem: Problem, candidate: Candidate) -> Candidate | None:
     """The same with the most layers kept that still fit; None where no layer more does, or it brings no speed."""
     setting = candidate.config.optimization(ENTRY)
-    if setting is None or candidate.verdict != "fits":
+    if setting is None or candidate.verdict not in ROOMY:
         return None
     least, most = setting.as_dict()[KNOB], problem.model.num_layers - 1
     best: Candidate | None = None
     while least < most:  # more kept layers never need less: bisection
         middle = (least + most + 1) // 2
         found = price(problem, _keeping(problem, candidate.config, setting, middle))
-        if found is not None and found.verdict == "fits":
+        if found is not None and found.verdict in ROOMY:
             best, least = found, middle
         else:
             most = middle - 1

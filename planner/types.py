@@ -265,6 +265,18 @@ class GpuPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What rehearsals on this machine corrected (planner/calibration.py)."""
+
+    num_rows: int
+    date: str  # ISO day of the latest
+    offset_bytes: int  # added to what lies beside tensors
+    slope: float  # of what grows with the length
+    speed: float  # measured over planned tokens/s
+    band_share: float  # of used, to both sides
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
     optimizations: tuple[OptimizationSetting, ...]
     changes: tuple[tuple[str, Any], ...]  # preset keys and values that lead there from the config at hand
@@ -297,6 +309,7 @@ class Plan:
     alternatives: tuple[Alternative, ...] = ()
     host_terms: tuple[Term, ...] = ()  # add up to host_bytes; their keys say pinned, pageable or page_cache
     disk_terms: tuple[Term, ...] = ()  # add up to disk_bytes
+    calibration: Calibration | None = None
 
     @property
     def worst_gpu(self) -> GpuPlan:

@@ -13,6 +13,7 @@ from app.cli.planning_arguments import (
     cluster_of,
     overrides_of,
 )
+from app.services.calibration import measured_used
 from app.services.planning import ladder_for, plan_preset, refuse_errors
 from planner.types import Plan
 
@@ -64,10 +65,10 @@ def _print_ladder(args: argparse.Namespace) -> int:
     from app.views.ladder_view import ladder_dict, ladder_text
 
     planned = plan_preset(args.preset, overrides_of(args), cluster=cluster_of(args))
-    ladder = ladder_for(planned.resolved)
+    ladder, measured = ladder_for(planned.resolved), measured_used(planned.resolved.cluster)
     if args.json:
-        json.dump(ladder_dict(planned.plan, ladder), sys.stdout, indent=2)
+        json.dump(ladder_dict(planned.plan, ladder, measured), sys.stdout, indent=2)
         print()
     else:
-        print(ladder_text(planned.plan, ladder))
+        print(ladder_text(planned.plan, ladder, measured=measured))
     return 0 if ladder.first_that_fits is not None else 3

@@ -22,6 +22,7 @@ from app.views.plan_view import (
     verdict_view,
 )
 from planner.errors import ConfigError
+from planner.price import ROOMY
 from planner.types import Plan
 
 
@@ -50,7 +51,7 @@ def train_planned(planned: Planned, args: argparse.Namespace, *, runs_root: Path
     _say(plan_summary(planned.plan))
     if not args.force:
         refuse_what_does_not_fit(planned.plan)
-    if planned.plan.verdict != "fits" and not args.yes:
+    if planned.plan.verdict not in ROOMY and not args.yes:
         _ask_to_go_on(planned.plan)
     paths = launch_planned(
         planned, runs_root=runs_root, on_progress=_show_rows, on_data=lambda report: _say(data_summary(report))

@@ -26,6 +26,7 @@ from core.run.journal import read_state
 from core.run.process import is_alive
 from planner.errors import ConfigError, DoesNotFit, LaunchError, LongfitError
 from planner.plan_json import plan_to_dict
+from planner.price import ROOMY
 from planner.types import FINAL_STATUSES, Plan, Preset, RunConfig, RunState
 
 _START_SECONDS = 60.0  # an interpreter that imports no torch needs a fraction of a second
@@ -51,7 +52,7 @@ def refuse_what_does_not_fit(plan: Plan) -> None:
     if plan.verdict != "over":
         return
     worst = plan.worst_gpu
-    fitting = next((found for found in plan.alternatives if found.verdict == "fits"), None)
+    fitting = next((found for found in plan.alternatives if found.verdict in ROOMY), None)
     why = f"The worst of {len(plan.gpus)} needs {worst.used_bytes:,} of {worst.usable_bytes:,} usable bytes."
     if plan.host_verdict == "over":
         why += f" Host memory needs {plan.host_bytes:,} of {plan.cluster.host_bytes_per_node:,} bytes."

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from app.services.calibration import experience_for
 from app.services.hardware import cpu_cluster, detect_cluster, detect_gpus, parse_cluster
 from app.services.presets import load_preset
 from app.services.resolve import Resolved, resolve
@@ -43,8 +44,14 @@ def plan_preset(
     return Planned(preset=loaded, resolved=resolved, plan=plan_resolved(resolved, alternatives=alternatives, goal=goal))
 
 
-def plan_resolved(resolved: Resolved, *, alternatives: bool = False, goal: str = "fastest") -> Plan:
-    return make_plan(**_planner_inputs(resolved), alternatives=alternatives, goal=goal)
+def plan_resolved(
+    resolved: Resolved, *, alternatives: bool = False, goal: str = "fastest", calibrated: bool = True
+) -> Plan:  # fmt: skip
+    """``calibrated`` lets rehearsals on this machine correct it."""
+    inputs = _planner_inputs(resolved)
+    if not calibrated:
+        inputs["experience"] = None
+    return make_plan(**inputs, alternatives=alternatives, goal=goal)
 
 
 def recommend_for(resolved: Resolved, *, goal: str = "fastest", limit: int = 8) -> tuple[Alternative, ...]:
@@ -83,6 +90,7 @@ def _planner_inputs(resolved: Resolved) -> dict[str, Any]:
         "cluster": resolved.cluster,
         "environment": resolved.environment,
         "registry": REGISTRY,
+        "experience": experience_for(resolved.cluster, resolved.environment),
     }
 
 

@@ -10,13 +10,12 @@ import os
 import statistics
 import subprocess
 import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from app.services.calibration import store_calibration
+from app.services.calibration import calibration_record, store_calibration
 from app.services.hardware import find_gpu, with_memory_limit
 from app.services.models import model_config
 from app.services.planning import (
@@ -146,8 +145,11 @@ def _result(planned: Planned, answers: list[dict[str, Any]]) -> Rehearsal:
     )  # fmt: skip
     if failure is not None:
         return rehearsal
-    path = store_calibration(planned.resolved.cluster.gpu.name, _record(rehearsal))
-    return replace(rehearsal, calibration=path)
+    record = calibration_record(
+        plan_resolved(planned.resolved, calibrated=False), measured=rehearsal.measured,
+        tokens_per_second=rehearsal.tokens_per_second, evidence=rehearsal.evidence,
+    )  # fmt: skip
+    return replace(rehearsal, calibration=store_calibration(planned.resolved.cluster.gpu.name, record))
 
 
 def _measured(answers: list[dict[str, Any]]) -> dict[str, Measured]:
@@ -159,25 +161,6 @@ def _measured(answers: list[dict[str, Any]]) -> dict[str, Measured]:
             used_bytes=max(before.used_bytes, row["used_bytes"]),
         )
     return highest
-
-
-def _record(rehearsal: Rehearsal) -> dict[str, Any]:
-    plan = rehearsal.planned.plan
-    return {
-        "time": time.time(),
-        "model": plan.model.name,
-        "max_length": plan.config.max_length,
-        "config_hash": plan.config.hash(),
-        "optimizations": {setting.name: setting.as_dict() for setting in plan.config.optimizations},
-        "world": plan.config.parallel.world,
-        "planned_allocated_bytes": plan.worst_gpu.allocated.peak_bytes,
-        "measured_allocated_bytes": rehearsal.measured_allocated,
-        "planned_used_bytes": plan.worst_gpu.used_bytes,
-        "measured_used_bytes": rehearsal.measured_used,
-        "planned_tokens_per_second": plan.tokens_per_second,
-        "measured_tokens_per_second": rehearsal.tokens_per_second,
-        "evidence": list(rehearsal.evidence),
-    }
 
 
 def _distinct(texts: Any) -> tuple[str, ...]:

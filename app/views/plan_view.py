@@ -26,6 +26,7 @@ from app.views.parts import (
     setting_words,
     value_words,
 )
+from planner.calibration import calibration_words
 from planner.types import (
     INSTANTS,
     Alternative,
@@ -125,6 +126,11 @@ def verdict_view(plan: Plan) -> VerdictView:
     if plan.disk_verdict == "over":
         sentence += f"; the disk does not suffice: {format_bytes(plan.disk_bytes)} needed"
     return VerdictView(word=VERDICT_WORDS[plan.verdict], sentence=sentence, color_role=_COLOR_ROLES[plan.verdict])
+
+
+def trust_words(plan: Plan) -> str:
+    """``calibrated by 3 rows of 2026-11-29 on this GPU``; empty where nothing was rehearsed here."""
+    return "" if plan.calibration is None else calibration_words(plan.calibration)
 
 
 def footprints(plan: Plan) -> tuple[Footprint, ...]:
@@ -262,22 +268,6 @@ def difference_of(before: Iterable[OptimizationSetting], after: Iterable[Optimiz
     old, new = ([setting_words(setting) for setting in settings] for settings in (before, after))
     words = [f"+ {name}" for name in new if name not in old] + [f"- {name}" for name in old if name not in new]
     return ", ".join(words) or "other values of the same"
-
-
-def explain_part(gpu: GpuPlan, label: str) -> str:
-    """The terms behind one row of the parts table: every number with its formula, basis and source."""
-    segment = next((s for s in footprint_of(gpu).segments if s.style.label == label), None)
-    if segment is None:
-        return f"{label}: nothing at the peak"
-    lines = [f"{label}: {format_bytes(segment.bytes)}, {segment.basis}: {segment.style.meaning}", ""]
-    for term in segment.terms:
-        row = _term_row(term)
-        lines.append(f"{row.label}: {format_bytes(row.bytes)} ({row.basis})")
-        lines.append(f"  = {row.formula}")
-        lines.append(f"  alive: {row.instants}")
-        if row.source:
-            lines.append(f"  source: {row.source}")
-    return "\n".join(lines)
 
 
 def difference_words(before: Plan, after: Plan) -> str:

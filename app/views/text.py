@@ -21,6 +21,7 @@ from app.views.plan_view import (
     readings,
     speed_words,
     term_rows,
+    trust_words,
     verdict_view,
 )
 from planner.types import Plan
@@ -58,7 +59,9 @@ def _head(plan: Plan) -> str:
 
 def _verdict(plan: Plan, width: int) -> str:
     view = verdict_view(plan)
-    return textwrap.fill(f"{view.word}: {view.sentence}; {peak_words(plan)}.", width)
+    trust = trust_words(plan)
+    trust = f" {trust[0].upper()}{trust[1:]}." if trust else ""
+    return textwrap.fill(f"{view.word}: {view.sentence}; {peak_words(plan)}.{trust}", width)
 
 
 def _bars(plan: Plan, width: int, ascii_only: bool) -> str:

@@ -17,6 +17,7 @@ from planner.catalog.models import MODELS
 from planner.errors import LongfitError
 from planner.measured import MEASURED_INSTANTS
 from planner.model_spec import model_spec_from_config
+from planner.price import ROOMY
 from planner.search import longest_length, recommend
 from planner.types import ClusterSpec, Environment, GpuSpec, ModelSpec, RunConfig
 
@@ -59,7 +60,7 @@ def _changes(config: RunConfig, plan: Mapping[str, Any]) -> list[dict[str, Any]]
                 "tokens_per_second": alternative.tokens_per_second, "why": alternative.why,
             }
             for alternative in recommend(**problem, limit=100)
-            if alternative.verdict == "fits" and alternative.changes
+            if alternative.verdict in ROOMY and alternative.changes
             and _keeps_method(config, alternative.optimizations)
         ]  # fmt: skip
         found = found[:NUM_CHANGES]

@@ -155,7 +155,7 @@ def test_an_illegal_ulysses_degree_lists_the_legal_ones() -> None:
 def test_head_groups_go_with_ranks_when_the_heads_allow_and_never_with_dropout() -> None:
     groups = {**LEAN_LORA, "fake_parallel": {"groups": 2}}
     two = {"cluster": cluster_of(count=2)}
-    assert codes(plan_of(groups, parallel=ParallelDegrees(ulysses=2), **two)) == set()
+    assert codes(plan_of(groups, parallel=ParallelDegrees(ulysses=2), **two)) == {"never-measured"}
     four = {"parallel": ParallelDegrees(ulysses=4), "cluster": cluster_of(count=4)}
     assert "14 query and 2 KV heads" in issue_of(plan_of(groups, **four), "fake-parallel-ulysses").why
     dropout = {**groups, "lora": {"dropout": 0.1}}

@@ -106,7 +106,7 @@ def test_the_articles_commands_plan_on_24_gb_cards_with_the_truth_told(name, gpu
     peak = plan["gpus"][0]["peak"]["used_bytes"]
     assert peak > 15.2e9  # the 16-bit weights alone: no 5.8 or 12.8 GB with weights that stay
     if plan["verdict"] == "over":
-        assert any(found["verdict"] == "fits" for found in plan["alternatives"])
+        assert any(found["verdict"] in ("fits", "unverified") for found in plan["alternatives"])
 
 
 def test_a_preset_in_the_words_of_another_tool(capsys):

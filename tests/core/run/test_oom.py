@@ -42,7 +42,7 @@ def test_three_changes_each_of_which_fits_when_planned_again(length, gpu):
     for entry in changes:
         values = {**entry["changes"]}
         again = planned(values.pop("max_length", length), gpu, **values)
-        assert again.verdict in ("fits", "tight"), entry
+        assert again.verdict != "over", entry
         assert again.config.method == plan.config.method
 
 
