@@ -140,7 +140,9 @@ class LongfitApp(App[None]):
         self.exit(message=Text(words) if words else None)
 
     def action_help(self) -> None:
-        self.push_screen(TextScreen("Help", help_text(self.screen, ascii_only=self.ascii_only)))
+        of_focus = getattr(self.screen, "focus_help", "")
+        text = help_text(self.screen, ascii_only=self.ascii_only)
+        self.push_screen(TextScreen("Help", f"{of_focus}\n\n{text}" if of_focus else text))
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """Every key of the screen is in the palette too: letters do nothing while a text field has the focus."""

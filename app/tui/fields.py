@@ -187,6 +187,24 @@ def field_choices(
     return tuple(str(choice) for choice in spec.preset_key.choices)
 
 
+def field_help(spec: FieldSpec, text: str, choices: tuple[str, ...]) -> str:
+    """Everything there is to know about a field: its key, what it means, what it can be, what it is now."""
+    lines = [spec.key, "", spec.help]
+    key = spec.preset_key
+    if key is not None:
+        kinds = {"int": "a whole number", "float": "a number", "text": "a text", "texts": "a text, or [one, another]",
+                 "bool": "on or off", "mapping": "{key: value, ...}"}  # fmt: skip
+        bounds = [f"at least {key.minimum:g}"] if key.minimum is not None else []
+        bounds += [f"at most {key.maximum:g}"] if key.maximum is not None else []
+        lines += ["", ", ".join([kinds[key.kind], *bounds])]
+        lines.append("It must be there." if key.required else f"Left out: {value_words(key.default)}")
+    if choices and not spec.free_text:
+        lines.append(f"It can be {', '.join(choices)}.")
+    elif choices:
+        lines.append("Enter opens the list; any other value can be typed there.")
+    return "\n".join([*lines, "", f"now: {text or '(empty)'}"])
+
+
 def field_is_active(spec: FieldSpec, draft: Draft) -> bool:
     """Knobs of something that is switched off are not offered."""
     head, _, knob = spec.key.partition(".")

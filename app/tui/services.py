@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, Any
 from planner.types import Alternative, ClusterSpec, Plan, Preset
 
 if TYPE_CHECKING:
+    from app.services.draft import Draft
     from app.services.importing.imported import Imported
     from app.services.prepare_data import Progress
+    from app.services.rehearsal_process import RehearsalProcess
     from app.services.resolve import Resolved
     from app.services.run_facts import RunFacts, RunFactsReader
     from app.services.run_preset import Fix
     from app.services.runs import RunList, RunSnapshot
     from core.run.control import StopMode
     from core.run.directory import RunDirectory
+    from planner.ladder import Ladder, Rung
 
 
 class Services:
@@ -80,6 +83,21 @@ class Services:
 
         return recommend_for(resolved, goal=goal)
 
+    def ladder(self, resolved: Resolved) -> tuple[Ladder, Mapping[str, int]]:
+        """Step by step, and what rehearsals of a step used: hash of its configuration -> bytes."""
+        from app.services.calibration import read_calibrations
+        from app.services.planning import ladder_for
+
+        records = read_calibrations(resolved.cluster.gpu.name)
+        return ladder_for(resolved), {record["config_hash"]: record["measured_used_bytes"] for record in records}
+
+    def changes_to(self, resolved: Resolved, rung: Rung) -> tuple[tuple[str, Any], ...]:
+        """Preset keys that lead from what is at hand to a step of the ladder."""
+        from core.optimizations import REGISTRY
+        from planner.changes import changes_between
+
+        return changes_between(REGISTRY, resolved.config, rung.config)
+
     def longest_length(self, resolved: Resolved) -> int:
         from app.services.planning import longest_length_for
 
@@ -90,6 +108,13 @@ class Services:
         from app.services.launch import plan_for_launch
 
         return plan_for_launch(preset, overrides, gpu="cpu" if cpu else None).plan
+
+    def rehearse(self, draft: Draft) -> RehearsalProcess:
+        """Started, on this machine, on the draft as it stands."""
+        from app.services.rehearsal_process import RehearsalProcess
+
+        text = self.preset_text(draft.preset, draft.overrides)
+        return RehearsalProcess(text, arguments=("--gpu", "cpu") if draft.gpu == "cpu" else ())
 
     def save_preset(self, preset: Preset) -> Path:
         from app.services.presets import save_preset

@@ -105,7 +105,8 @@ def plan(*, tokens: int = 8192, world: int = 1, usable_gib: float = 22) -> Plan:
         gpus=tuple(replace(gpu, index=index) for index in range(world)),
         host_bytes=6 * GIB, host_verdict="fits", disk_bytes=2 * GIB, disk_verdict="fits",
         verdict=verdict, seconds_per_step=32.0, tokens_per_second=2048.0,
-        batch={"world": world, "data": 1, "sequence": world, "accumulation": 8, "tokens_per_step": tokens * 8},
+        batch={"world": world, "data": 1, "sequence": world, "accumulation": 8, "tokens_per_step": tokens * 8,
+               "tokens_per_rank": tokens // world},
         issues=(
             Issue(code="length-unused", severity="warning", what="Your longest row is 412 tokens;",
                   why="max_length 8192 is never reached.", fix="Use max_length: 512."),

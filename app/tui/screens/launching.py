@@ -1,7 +1,11 @@
-"""From a draft to a running run: plan it for the hardware that is really here, ask, launch, show it."""
+"""From a draft to a running run: plan it for the hardware that is really here, ask, launch, show it.
+
+Called by the Plan screen; a rehearsal is asked for in the same words.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,18 +44,30 @@ def start_launch(screen: Screen, services: Services, draft: Draft, *, above: tup
         screen.notify(str(error), severity="error", timeout=12, markup=False)
         return
 
-    def go(answer: str | bool | None) -> None:
+    def go() -> None:
+        _launch(screen, services, draft, on_cpu=on_cpu, allow_over=plan.verdict == "over")
+
+    ask_with_plan(screen, draft, plan, verb="train", word="launch", go=go, above=above)
+
+
+def ask_with_plan(
+    screen: Screen, draft: Draft, plan: Plan, *, verb: str, word: str, go: Callable[[], None],
+    above: tuple[str, ...] = (),
+) -> None:  # fmt: skip
+    """``go`` after a yes to what is planned for this machine; ``word`` says what a yes does, ``verb`` is longfit's."""
+
+    def answered(answer: str | bool | None) -> None:
         if answer:
-            _launch(screen, services, draft, on_cpu=on_cpu, allow_over=plan.verdict == "over")
+            go()
 
-    text = "\n".join((*above, _question(draft, plan, on_cpu=on_cpu)))
+    text = "\n".join((*above, _question(draft, plan, verb=verb, word=word)))
     if plan.verdict == "over":
-        screen.app.push_screen(AskScreen("This does not fit", text, must_be=OVERRIDE_WORD), go)
+        screen.app.push_screen(AskScreen("This does not fit", text, must_be=OVERRIDE_WORD), answered)
     else:
-        screen.app.push_screen(ConfirmScreen("Launch?", text, yes="y launch"), go)
+        screen.app.push_screen(ConfirmScreen(f"{word.capitalize()}?", text, yes=f"y {word}"), answered)
 
 
-def _question(draft: Draft, plan: Plan, *, on_cpu: bool) -> str:
+def _question(draft: Draft, plan: Plan, *, verb: str, word: str) -> str:
     view = verdict_view(plan)
     lines = [
         f"{draft.preset.name} on {cluster_words(plan)}",
@@ -61,10 +77,10 @@ def _question(draft: Draft, plan: Plan, *, on_cpu: bool) -> str:
         speed_words(plan),
         *(f"{severity}: {words}" for severity, words in issue_lines(plan.issues)),
         "",
-        "$ " + command_text(draft.argument, draft.overrides, hardware="cpu" if on_cpu else ""),
+        "$ " + command_text(draft.argument, draft.overrides, verb=verb, hardware="cpu" if draft.gpu == "cpu" else ""),
     ]
     if plan.verdict == "over":
-        lines += ["", f"It is expected to run out of memory. Type {OVERRIDE_WORD!r} to launch all the same."]
+        lines += ["", f"It is expected to run out of memory. Type {OVERRIDE_WORD!r} to {word} all the same."]
     return "\n".join(lines)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shlex
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,11 +19,10 @@ from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Button, TextArea
 
-from app.tui.screens.dialogs import AskScreen
+from app.tui.screens.saving import ask_and_save
 from app.tui.services import Services
 from app.tui.widgets.plain import Plain, visible
 from app.views.findings import counts_words, findings_blocks
-from planner.errors import LongfitError
 from planner.types import Preset
 
 if TYPE_CHECKING:
@@ -124,19 +122,14 @@ class PasteScreen(ModalScreen[Preset | None]):
         """Load it; it is kept as a file of its own, so that the command shown for it can be run."""
         preset = self._preset
         if preset is not None:
-            self._answer(lambda: self.services.keep_preset(preset))
+            self.dismiss(self.services.keep_preset(preset))
 
     def action_save(self) -> None:
         preset = self._preset
         if preset is None:
             return
 
-        def save(name: str | None) -> None:
-            if name is not None:
-                self._answer(lambda: self.services.save_preset_as(preset, name))
-
-        text = self.services.preset_text(preset, {})
-        self.app.push_screen(AskScreen("Save as preset: its name", text, value=preset.name), save)
+        ask_and_save(self, self.services, preset, {}, proposal=preset.name, then=self.dismiss)
 
     @property
     def _preset(self) -> Preset | None:
@@ -144,14 +137,6 @@ class PasteScreen(ModalScreen[Preset | None]):
             self.notify("There is no preset yet.", markup=False)
             return None
         return self.imported.preset
-
-    def _answer(self, make: Callable[[], Preset]) -> None:
-        try:
-            preset = make()
-        except LongfitError as error:
-            self.notify(str(error), severity="error", timeout=10, markup=False)
-            return
-        self.dismiss(preset)
 
     def action_leave(self) -> None:
         self.dismiss(None)

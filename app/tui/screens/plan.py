@@ -5,19 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.screen import Screen
+from textual.timer import Timer
 from textual.widgets import DataTable, Footer
 
 from app.services.draft import AS_PRESET, Draft
 from app.tui.fields import field_of_error, field_text
-from app.tui.screens.dialogs import AskScreen, PickerScreen, TextScreen
+from app.tui.screens.dialogs import PickerScreen
+from app.tui.screens.explaining import explain, explain_focused, pick_number
+from app.tui.screens.ladder import Changes, LadderScreen
 from app.tui.screens.launching import Launched, start_launch
 from app.tui.screens.paste import PasteScreen
+from app.tui.screens.rehearsal import start_rehearsal
+from app.tui.screens.saving import ask_and_save
 from app.tui.services import Services
 from app.tui.widgets.alternatives import AlternativesTable
 from app.tui.widgets.fields import FieldChanged, PickerRequested
@@ -27,12 +31,13 @@ from app.tui.widgets.plain import Plain
 from app.tui.widgets.plan_panel import PlanPanel
 from app.tui.widgets.setup_form import SetupForm
 from app.tui.widgets.top_bar import TopBar
-from app.views.plan_view import cluster_words, command_text, explain_part, issue_words, part_rows, speed_words
+from app.views.parts import changes_words
+from app.views.plan_view import cluster_words, command_text, issue_words, speed_words
 from planner.errors import LongfitError
 from planner.goals import GOALS, Goal
 from planner.types import Alternative, Plan, Preset
 
-SEARCH_DELAY_S = 0.15  # after the last edit
+SEARCH_DELAY_S = 0.06  # after the last edit
 
 
 @dataclass
@@ -40,6 +45,7 @@ class Searched(Message):
     """What the search found for ``plan``."""
 
     plan: Plan
+    goal: Goal
     found: tuple[Alternative, ...]
     longest: int
     problem: str = ""
@@ -63,12 +69,15 @@ class PlanScreen(Screen[None]):
         Binding("a", "apply", "apply", tooltip="take the selected recommendation over"),
         Binding("m", "longest", "max", tooltip="set the longest length that fits"),
         Binding("e", "explain", "why", tooltip="explain the selected number, recommendation or field"),
+        Binding("E", "explain_any", "any number", show=False, tooltip="choose any number and see where it comes from"),
+        Binding("t", "ladder", "steps", show=False, tooltip="step by step: what each optimization changes"),
         Binding("w", "pin", "pin", show=False, tooltip="pin this plan and compare what follows with it"),
         Binding("f", "goal", "goal", show=False, tooltip="recommend the fastest, the longest or the smallest first"),
         Binding("u", "undo", "undo", show=False, tooltip="take the last edit back"),
         Binding("p", "paste", "paste", tooltip="paste a command or configuration of another tool"),
         Binding("c", "copy_command", "copy", tooltip="copy the command, and write it to a file"),
         Binding("s", "save", "save", show=False, tooltip="save as a preset"),
+        Binding("R", "rehearse", "rehearse", tooltip="three steps of the true shape on this machine, measured"),
         Binding("L,ctrl+l", "launch", "launch", key_display="L", tooltip="launch it on this machine"),
         Binding("escape", "leave_field", "leave the field", show=False),
     ]
@@ -84,7 +93,8 @@ class PlanScreen(Screen[None]):
         self.pinned: Plan | None = None
         self.goal: Goal = GOALS[0]
         self.longest: int | None = None
-        self._search_timer: Any = None
+        self._search_timer: Timer | None = None
+        self._is_searching = False
 
     def compose(self) -> ComposeResult:
         yield TopBar("plan")
@@ -165,20 +175,25 @@ class PlanScreen(Screen[None]):
 
     # --- searching -----------------------------------------------------------------------------------------------
 
-    @work(thread=True, exclusive=True, group="search")
     def _search(self) -> None:
-        plan, resolved, goal = self.plan, self.resolved, self.goal
-        assert plan is not None
+        """One at a time: more would only share the interpreter with the keys that are being typed."""
+        if not self._is_searching and self.plan is not None:
+            self._is_searching = True
+            plan, resolved, goal = self.plan, self.resolved, self.goal
+            self.run_worker(lambda: self._find(plan, resolved, goal), thread=True, group="search")
+
+    def _find(self, plan: Plan, resolved: Any, goal: Goal) -> None:
         try:
             found = self.services.recommend(resolved, goal)
-            longest = self.services.longest_length(resolved)
-            self.post_message(Searched(plan, found, longest))
+            self.post_message(Searched(plan, goal, found, self.services.longest_length(resolved)))
         except LongfitError as error:
-            self.post_message(Searched(plan, (), 0, str(error)))
+            self.post_message(Searched(plan, goal, (), 0, str(error)))
 
     def on_searched(self, message: Searched) -> None:
-        if message.plan is not self.plan:
-            return  # an edit came in between; its own search follows
+        self._is_searching = False
+        if message.plan is not self.plan or message.goal != self.goal:
+            self._search()  # an edit came in between
+            return
         self.longest = message.longest
         table = self.query_one(AlternativesTable)
         table.show_found(message.plan, message.found)
@@ -244,19 +259,18 @@ class PlanScreen(Screen[None]):
 
     def action_explain(self) -> None:
         """The formula behind the selected part, the reason of an alternative, or the help of a field."""
-        focused = self.focused
-        if isinstance(focused, AlternativesTable) and focused.selected is not None:
-            row = focused.selected
-            text = f"{row.combination}\n\nwhy: {row.why}\n\nchanges: {row.changes_words}\n\n{row.verdict}, {row.speed}"
-            self.app.push_screen(TextScreen(f"Recommendation {row.rank}", text))
-            return
-        part = self.query_one(PlanPanel).selected_part
-        key = self.query_one(SetupForm).focused_key()
-        if key is not None and not isinstance(focused, DataTable):
-            spec = self.query_one(SetupForm).spec(key)
-            self.app.push_screen(TextScreen(spec.label, f"{spec.key}\n\n{spec.help}"))
-        elif self.plan is not None and part is not None:
-            self.app.push_screen(TextScreen(part, explain_part(self.plan.worst_gpu, part)))
+        explain_focused(self, self.plan)
+
+    def action_explain_any(self) -> None:
+        if self.plan is not None:
+            pick_number(self, self.plan)
+
+    @property
+    def focus_help(self) -> str:
+        """Of the field that has the focus; ``?`` shows it above the keys."""
+        form = self.query_one(SetupForm)
+        key = form.focused_key()
+        return "" if key is None else form.help(key)
 
     def on_data_table_row_selected(self, message: DataTable.RowSelected) -> None:
         if message.data_table.id == "parts":
@@ -266,9 +280,7 @@ class PlanScreen(Screen[None]):
 
     def on_footprint_bars_opened(self, message: FootprintBars.Opened) -> None:
         if self.plan is not None:
-            gpu = self.plan.worst_gpu
-            words = "\n\n".join(explain_part(gpu, row.label) for row in part_rows(gpu))
-            self.app.push_screen(TextScreen("All terms at the peak", words))
+            explain(self, self.plan, "used")
 
     def on_picker_requested(self, message: PickerRequested) -> None:
         form = self.query_one(SetupForm)
@@ -304,19 +316,10 @@ class PlanScreen(Screen[None]):
         self.notify(f"Copied, and written to {path}", markup=False)
 
     def action_save(self) -> None:
-        def save(name: str | None) -> None:
-            if name is None:
-                return
-            preset = replace(self.draft.preset, name=name, values=dict(self.draft.values), measured=())
-            try:
-                path = self.services.save_preset(preset)
-            except LongfitError as error:
-                self.notify(str(error), severity="error", markup=False)
-                return
-            self.notify(f"Saved as {path}", markup=False)
-
-        text = self.services.preset_text(self.draft.preset, self.draft.overrides)
-        self.app.push_screen(AskScreen("Save as preset: its name", text, value=f"{self.draft.preset.name}-mine"), save)
+        preset = self.draft.preset
+        ask_and_save(
+            self, self.services, preset, self.draft.overrides, proposal=f"{preset.name}-mine", then=lambda saved: None
+        )
 
     def action_paste(self) -> None:
         def load(preset: Preset | None) -> None:
@@ -326,11 +329,28 @@ class PlanScreen(Screen[None]):
 
         self.app.push_screen(PasteScreen(self.services), load)
 
+    def action_ladder(self) -> None:
+        def take(changes: Changes | None) -> None:
+            if changes:
+                self.change(self.draft.apply(changes))
+                self.notify(f"Applied: {changes_words(changes)}", markup=False)
+
+        if self.plan is not None:
+            self.app.push_screen(LadderScreen(self.services, self.resolved), take)
+
+    def action_rehearse(self) -> None:
+        if self._is_planned("rehearsed"):
+            start_rehearsal(self, self.services, self.draft)
+
     def action_launch(self) -> None:
-        if self.plan is None or self.query_one(PlanPanel).has_class("-stale"):
-            self.notify("This cannot be planned yet, so it cannot be launched.", severity="error", markup=False)
-            return
-        start_launch(self, self.services, self.draft)
+        if self._is_planned("launched"):
+            start_launch(self, self.services, self.draft)
+
+    def _is_planned(self, what: str) -> bool:
+        if self.plan is not None and not self.query_one(PlanPanel).has_class("-stale"):
+            return True
+        self.notify(f"This cannot be planned yet, so it cannot be {what}.", severity="error", markup=False)
+        return False
 
     def on_launched(self, message: Launched) -> None:
         if message.run_dir is None:

@@ -13,7 +13,7 @@ from textual.message import Message
 from textual.widget import Widget
 
 from app.services.draft import Draft
-from app.tui.fields import FieldSpec, field_choices, field_is_active, field_text, form_fields
+from app.tui.fields import FieldSpec, field_choices, field_help, field_is_active, field_text, form_fields
 from app.tui.widgets.fields import FieldRow
 from app.tui.widgets.plain import Plain
 
@@ -76,6 +76,10 @@ class SetupForm(VerticalScroll, can_focus=False):
 
     def choices(self, key: str) -> tuple[str, ...]:
         return field_choices(self.spec(key), **self._lists)
+
+    def help(self, key: str) -> str:
+        text = field_text(self.spec(key), self._draft) if self._draft is not None else ""
+        return field_help(self.spec(key), text, self.choices(key))
 
     @property
     def visible_keys(self) -> tuple[str, ...]:

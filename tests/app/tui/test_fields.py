@@ -4,7 +4,7 @@ import pytest
 
 from app.services.draft import Draft
 from app.services.preset_keys import DATA_KEYS, RUN_KEYS
-from app.tui.fields import field_choices, field_is_active, field_of_error, field_text, form_fields
+from app.tui.fields import field_choices, field_help, field_is_active, field_of_error, field_text, form_fields
 from core.optimizations import REGISTRY
 from planner.errors import ConfigError
 from planner.types import Preset
@@ -95,3 +95,15 @@ def test_an_error_is_shown_beside_the_field_it_speaks_of():
     assert field_of_error(ConfigError("preset p: max_length is 7."), specs) == "max_length"
     assert field_of_error(ConfigError("preset p: lora: rank is 0."), specs) in ("lora", "lora.rank", "qlora.rank")
     assert field_of_error(ConfigError("Something else."), specs) is None
+
+
+def test_help_says_key_meaning_limits_default_and_what_is_set_now():
+    text = field_help(SPECS["warmup_ratio"], "0.1", ())
+    for fact in ("warmup_ratio", "share of the steps", "a number, at least 0, at most 1", "Left out: ", "now: 0.1"):
+        assert fact in text, fact
+    assert "It must be there." in field_help(SPECS["model"], "", ("a", "b"))
+    assert "It can be linear, cosine" in field_help(SPECS["lr_scheduler_type"], "", ("linear", "cosine"))
+
+
+def test_every_field_has_help():
+    assert [spec.key for spec in form_fields() if not spec.help.strip()] == []

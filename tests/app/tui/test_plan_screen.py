@@ -1,5 +1,7 @@
 """The Plan screen by keyboard: edit, see, take a recommendation, explain, copy, launch. On hand-made plans."""
 
+from threading import Event
+
 import pytest
 
 from app.tui.app import LongfitApp
@@ -215,6 +217,49 @@ async def test_launch_of_what_does_not_fit_needs_the_word(app, services, run_dir
         await pilot.press("backspace", *"over", "enter")
         await settle(pilot)
         assert ("launch", (PRESET.name, {"max_length": 16384}, False, True)) in services.calls
+
+
+async def test_help_of_the_focused_field_stands_above_the_keys(app):
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.screen.query_one(SetupForm).focus_field("gradient_accumulation_steps")
+        await pilot.pause()
+        await pilot.press("?")
+        await pilot.pause()
+        text = screen_text(app)
+        for fact in ("micro-batches per optimizer step", "a whole number, at least 1", "now: "):
+            assert fact in text, fact
+
+
+async def test_any_number_opens_by_typing_its_name(app):
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await pilot.press("E")
+        await pilot.pause()
+        assert isinstance(app.screen, PickerScreen)
+        await pilot.press(*"host", "enter")
+        await pilot.pause()
+        assert "Host memory of one node" in screen_text(app)
+
+
+async def test_edits_while_a_search_runs_are_searched_once_when_it_is_done(app, services):
+    gate, searched = Event(), []
+
+    def recommend(resolved, goal):
+        searched.append(resolved.values["max_length"])
+        gate.wait(10)
+        return plans.alternatives()
+
+    services.recommend = recommend
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause(0.3)
+        for _ in range(3):
+            await pilot.press("[")
+            await pilot.pause(0.15)
+        assert searched == [8192]
+        gate.set()
+        await settle(pilot)
+        assert searched == [8192, 1024]
+        assert app.screen.longest == 9216
 
 
 async def test_help_lists_every_key_and_pattern(app):
