@@ -7,8 +7,11 @@ from collections.abc import Sequence
 
 from planner.errors import ConfigError
 from planner.optimization import Optimization, PlanContext
+from planner.parts.optimizer import is_8bit
 from planner.types import Issue, RunConfig
+from planner.update_checks import update_issues
 
+PLANNED_ONLY = "planned-only"  # an issue of this code keeps a run from starting, and a plan from nothing
 DENSE_SCORES_TOKENS = 4096  # beyond this, attention that forms the score matrix is refused
 
 
@@ -36,6 +39,8 @@ def collect_issues(ctx: PlanContext, optimizations: Sequence[Optimization]) -> t
         *_world(ctx),
         *_dtype(ctx),
         *_precision(ctx),
+        *update_issues(ctx),
+        *_planned_only(ctx, optimizations),
         *(issue for optimization in optimizations for issue in optimization.check(ctx)),
     ]
     rank = {"error": 0, "warning": 1, "info": 2}
@@ -126,13 +131,29 @@ def _dtype(ctx: PlanContext) -> list[Issue]:
 
 
 def _precision(ctx: PlanContext) -> list[Issue]:
-    if ctx.config.method == "full" and ctx.config.dtype != "float32":
+    if ctx.config.method == "full" and ctx.config.dtype != "float32" and ctx.config.master_weights == "none":
+        states = "" if is_8bit(ctx.config) else " and AdamW states"
         return [
             Issue(
                 code="adamw-16-bit", severity="warning",
-                what=f"Full fine-tuning keeps parameters and AdamW states in {ctx.config.dtype}.",
+                what=f"Full fine-tuning keeps parameters{states} in {ctx.config.dtype}.",
                 why="Updates smaller than 1/256 of a weight are rounded away.",
-                fix="Use lora with adapter_dtype: float32, or dtype: float32 with more memory.",
+                fix="Set master_weights: stochastic (states in float32) or fp32 (and a float32 copy), or use lora with "
+                "adapter_dtype: float32.",
             )
         ]  # fmt: skip
     return []
+
+
+def _planned_only(ctx: PlanContext, optimizations: Sequence[Optimization]) -> list[Issue]:
+    """What this version plans and does not train with: a launch refuses it (app/services/planning.py)."""
+    titles = [o.name for o in optimizations if not o.available]
+    if ctx.config.update == "layer":
+        titles.append("update: layer")
+    return [
+        Issue(
+            code=PLANNED_ONLY, severity="warning", what=f"{title} is planned only: it cannot be trained with yet.",
+            why="The numbers are those that it will have.", fix=f"Leave {title} out to train.",
+        )
+        for title in titles
+    ]  # fmt: skip

@@ -77,10 +77,11 @@ def host_store(result: Account, used_bytes: int) -> Store:
 
 def checkpoint_bytes(result: Account) -> int:
     """One checkpoint: what is trained, and its optimizer states."""
-    # what is trained has the bytes of its gradients
-    return sum(
-        spec.bytes for spec in result.combined.specs if spec.key.startswith("optimizer.") or spec.key.endswith(".all")
-    )
+    ctx, specs = result.ctx, result.combined.specs
+    trained = sum(spec.bytes for spec in specs if spec.key == "weights.adapters")
+    if ctx.config.method == "full":
+        trained = DTYPE_BYTES[ctx.config.dtype] * ctx.model.num_parameters
+    return trained + sum(spec.bytes for spec in specs if spec.key.startswith("optimizer."))
 
 
 def disk_bytes(result: Account) -> int:

@@ -22,6 +22,8 @@ Verdict = Literal["fits", "tight", "over", "unverified"]
 Severity = Literal["error", "warning", "info"]
 Method = Literal["full", "lora", "qlora"]
 DType = Literal["bfloat16", "float16", "float32"]
+Optim = Literal["adamw_torch", "adamw_torch_fused", "adamw_8bit", "paged_adamw_8bit"]
+MasterWeights = Literal["none", "fp32", "stochastic"]
 Part = Literal[
     "weights", "adapters", "gradients", "optimizer", "checkpoints", "activations", "logits", "communication", "runtime"
 ]
@@ -156,7 +158,9 @@ class RunConfig:
     warmup_steps: int = 0  # > 0 overrides warmup_ratio
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0  # 0 switches clipping off
-    optim: Literal["adamw_torch", "adamw_torch_fused"] = "adamw_torch"
+    optim: Optim = "adamw_torch"
+    master_weights: MasterWeights = "none"  # what keeps small updates of 16-bit parameters
+    update: Literal["step", "layer"] = "step"  # all parameters after the backward, or each layer within it
     adam_beta1: float = 0.9
     adam_beta2: float = 0.999
     adam_epsilon: float = 1e-8

@@ -8,11 +8,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from planner.errors import ConfigError
 from planner.optimization import Registry
-from planner.types import DataConfig, RunConfig
+from planner.types import DataConfig, MasterWeights, Optim, RunConfig
 
 Kind = Literal["int", "float", "bool", "text", "texts", "mapping"]
 
@@ -59,7 +59,11 @@ RUN_KEYS: tuple[PresetKey, ...] = (
     _key("warmup_steps", "int", "steps spent warming up; above 0 it rules over warmup_ratio", minimum=0),
     _key("weight_decay", "float", "AdamW weight decay on matrices", minimum=0),
     _key("max_grad_norm", "float", "clip the global gradient norm here; 0: never", minimum=0),
-    _key("optim", "text", "optimizer", choices=("adamw_torch", "adamw_torch_fused")),
+    _key("optim", "text", "optimizer; the 8-bit ones are bitsandbytes'", choices=get_args(Optim)),
+    _key("master_weights", "text", "how 16-bit parameters keep small updates: a float32 copy, or rounding by chance",
+         choices=get_args(MasterWeights)),
+    _key("update", "text", "when: after the backward, or layer by layer within it, which never holds all gradients",
+         choices=("step", "layer")),
     _key("adam_beta1", "float", "AdamW beta 1", minimum=0, maximum=1),
     _key("adam_beta2", "float", "AdamW beta 2", minimum=0, maximum=1),
     _key("adam_epsilon", "float", "AdamW epsilon", minimum=0),

@@ -74,6 +74,8 @@ def build_trainer(
             weight_decay=config.weight_decay,
             betas=(config.adam_beta1, config.adam_beta2),
             epsilon=config.adam_epsilon,
+            master_weights=config.master_weights,
+            seed=config.seed,
         )
     # The adapters are equal on every rank; from here on each rank draws its own dropout masks.
     torch.manual_seed(config.seed + 1 + mesh.rank)

@@ -1,4 +1,5 @@
-"""From gradients to an update: the sum over ranks, the norm and its clipping, and AdamW. Called by the trainer.
+"""From gradients to an update: the sum over ranks, the norm and its clipping, and AdamW in its forms. Called by the
+trainer.
 
 Gradients are sums, not means: each micro-batch's loss was already divided by the number of targets of the whole
 window over all ranks, so ranks with many and with few targets weigh what they should.
@@ -6,38 +7,95 @@ window over all ranks, so ranks with many and with few targets weigh what they s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
-BUCKET_BYTES = 32 * 1024**2  # of the accumulation dtype; bounds what the reduction adds to the peak
+from core.train.wide_adamw import WideAdamW
+from planner.errors import EnvironmentProblem
+from planner.parts.optimizer import BUCKET_BYTES, EIGHT_BIT
+from planner.types import MasterWeights, Optim
+
+_CODE_BOOKS = ("qmap1", "qmap2")  # of bitsandbytes: constants, shared by all tensors
 
 
 def build_optimizer(
     model: nn.Module,
     *,
-    optim: str,
+    optim: Optim,
     learning_rate: float,
     weight_decay: float,
     betas: tuple[float, float],
     epsilon: float,
-) -> torch.optim.AdamW:
+    master_weights: MasterWeights = "none",
+    seed: int = 0,
+) -> torch.optim.Optimizer:
     """AdamW over the trainable parameters, in the order of ``named_parameters``. Matrices (embeddings and LoRA A and B
-    among them) decay; norms and biases, which are vectors, do not: the rule of transformers' Trainer."""
+    among them) decay; norms and biases, which are vectors, do not: the rule of transformers' Trainer.
+
+    Raises: EnvironmentProblem when bitsandbytes is asked for and cannot be imported.
+    """
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": weight_decay},
         {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=learning_rate,
-        betas=betas,
-        eps=epsilon,
-        fused=True if optim == "adamw_torch_fused" else None,
-    )
+    groups = [group for group in groups if group["params"]]
+    settings: dict[str, Any] = {"lr": learning_rate, "betas": betas, "eps": epsilon}
+    fused = optim == "adamw_torch_fused"
+    if optim in EIGHT_BIT:
+        return _bitsandbytes_class(optim)(groups, **settings)
+    if master_weights != "none":
+        return WideAdamW(groups, master=master_weights, fused=fused, seed=seed, **settings)
+    return torch.optim.AdamW(groups, fused=fused or None, **settings)
+
+
+def _bitsandbytes_class(optim: Optim) -> type[torch.optim.Optimizer]:
+    try:
+        from bitsandbytes.optim import AdamW8bit, PagedAdamW8bit  # takes a second, and few runs need it
+    except ImportError as error:
+        raise EnvironmentProblem(
+            f"optim {optim} needs the package bitsandbytes.", why=f"{type(error).__name__}: {error}",
+            fix="pip install 'longfit[bnb]', or optim: adamw_torch_fused.",
+        ) from error  # fmt: skip
+    return PagedAdamW8bit if optim == "paged_adamw_8bit" else AdamW8bit
+
+
+def state_tensors(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Tensor]:
+    """What a checkpoint keeps of a parameter's state: every tensor but code books, and counts as int64 scalars."""
+    state = optimizer.state.get(parameter, {})
+    return {name: torch.as_tensor(value) for name, value in state.items() if name not in _CODE_BOOKS}
+
+
+def restore_state(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, saved: Mapping[str, Tensor]) -> None:
+    """Bit for bit, on the parameter's device, and never through ``load_state_dict``, which would cast."""
+    init_state = getattr(optimizer, "init_state", None)
+    if init_state is not None:  # bitsandbytes: buffers of its own making, code books and, paged, their pages
+        init_state(*_place_of(optimizer, parameter))
+        state = optimizer.state[parameter]
+        for name, value in saved.items():
+            if isinstance(state[name], Tensor):
+                state[name].copy_(value)
+            else:
+                state[name] = int(value)
+        return
+    on_cpu = {"step"} if not optimizer.param_groups[0].get("fused") else set()
+    for name, value in saved.items():
+        optimizer.state[parameter][name] = value if name in on_cpu else value.to(parameter.device)
+
+
+def _place_of(
+    optimizer: torch.optim.Optimizer, parameter: nn.Parameter
+) -> tuple[dict[str, Any], nn.Parameter, int, int]:
+    """(group, parameter, index of the group, index in the group)."""
+    for group_index, group in enumerate(optimizer.param_groups):
+        for index, candidate in enumerate(group["params"]):
+            if candidate is parameter:
+                return group, parameter, group_index, index
+    raise KeyError("the parameter is not one of the optimizer's")
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
@@ -53,12 +111,12 @@ def reduce_gradients(parameters: Sequence[nn.Parameter], *, bucket_bytes: int = 
     Collective: every rank of the world, with the same parameters in the same order.
     """
     squares: list[torch.Tensor] = []
-    for bucket in _buckets(parameters, bucket_bytes):
-        flat = torch.cat([_gradient(p).flatten().to(_accumulation_dtype(p)) for p in bucket])
+    for bucket in _buckets([_gradient(parameter).view(-1) for parameter in parameters], bucket_bytes):
+        flat = torch.cat([piece.to(_accumulation_dtype(piece)) for piece in bucket])
         squares.append(torch.linalg.vector_norm(flat).double() ** 2)
         dist.all_reduce(flat)
-        for parameter, summed in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
-            _gradient(parameter).copy_(summed.view_as(parameter))
+        for piece, summed in zip(bucket, flat.split([piece.numel() for piece in bucket]), strict=True):
+            piece.copy_(summed)
     return torch.stack(squares).sum().sqrt()
 
 
@@ -85,27 +143,30 @@ def clip_gradients(
             parameter.grad.mul_(factor)
 
 
-def _accumulation_dtype(parameter: nn.Parameter) -> torch.dtype:
-    return torch.promote_types(parameter.dtype, torch.float32)
+def _accumulation_dtype(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
 
 
-def _gradient(parameter: nn.Parameter) -> torch.Tensor:
+def _gradient(parameter: nn.Parameter) -> Tensor:
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
+    elif not parameter.grad.is_contiguous():
+        parameter.grad = parameter.grad.contiguous()
     return parameter.grad
 
 
-def _buckets(parameters: Sequence[nn.Parameter], bucket_bytes: int) -> Iterator[list[nn.Parameter]]:
-    """Consecutive parameters of one accumulation dtype, up to ``bucket_bytes`` (a larger parameter is alone)."""
-    bucket: list[nn.Parameter] = []
+def _buckets(tensors: Sequence[Tensor], bucket_bytes: int) -> Iterator[list[Tensor]]:
+    """Consecutive flat tensors of one accumulation dtype, up to ``bucket_bytes``; a larger one comes in pieces."""
+    bucket: list[Tensor] = []
     size = 0
-    for parameter in parameters:
-        dtype = _accumulation_dtype(parameter)
-        parameter_bytes = parameter.numel() * dtype.itemsize
-        if bucket and (size + parameter_bytes > bucket_bytes or _accumulation_dtype(bucket[0]) != dtype):
-            yield bucket
-            bucket, size = [], 0
-        bucket.append(parameter)
-        size += parameter_bytes
+    for tensor in tensors:
+        itemsize = _accumulation_dtype(tensor).itemsize
+        for piece in tensor.split(max(1, bucket_bytes // itemsize)):
+            piece_bytes = piece.numel() * itemsize
+            if bucket and (size + piece_bytes > bucket_bytes or bucket[0].dtype != piece.dtype):
+                yield bucket
+                bucket, size = [], 0
+            bucket.append(piece)
+            size += piece_bytes
     if bucket:
         yield bucket

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers.utils import cached_file
 
+from core.train.optimizer import restore_state, state_tensors
 from planner.errors import ConfigError
 
 ADAPTER_FILE = "adapter_model.safetensors"
@@ -81,23 +82,24 @@ def save_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, directory
     tensors = {
         f"{name}/{key}": value.contiguous()
         for name, parameter in _trainable(model)
-        for key, value in optimizer.state.get(parameter, {}).items()
+        for key, value in state_tensors(optimizer, parameter).items()
     }
     with _io_errors():
         save_file(tensors, directory / OPTIMIZER_FILE)
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, directory: Path) -> None:
-    """State goes to the parameter's device as saved, never through ``load_state_dict``, which would cast it."""
+    """What ``save_optimizer`` wrote. Raises: ConfigError when it is of other parameters."""
     parameters = dict(_trainable(model))
     saved = load_file(directory / OPTIMIZER_FILE)
     # A parameter that never got a gradient has no state.
     _require_same_names({name.rpartition("/")[0] for name in saved} | parameters.keys(), parameters, directory)
-    on_cpu = {"step"} if not optimizer.param_groups[0].get("fused") else set()
+    states: dict[str, dict[str, torch.Tensor]] = {}
     for full_name, value in saved.items():
         name, _, key = full_name.rpartition("/")
-        parameter = parameters[name]
-        optimizer.state[parameter][key] = value if key in on_cpu else value.to(parameter.device)
+        states.setdefault(name, {})[key] = value
+    for name, state in states.items():
+        restore_state(optimizer, parameters[name], state)
 
 
 def gather_rng_states(device: torch.device, world: int) -> dict[str, torch.Tensor]:

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from planner.effects import Drop, Effect, Scale, TermSpec, Work
 from planner.optimization import PlanContext
 from planner.parts.activations import SAVED, SAVED_BY_DOWN, SAVED_BY_MLP, both_layers
-from planner.parts.optimizer import trainable_terms
+from planner.parts.optimizer import trained_terms, trained_work
 from planner.parts.recompute import num_recomputed_layers, recomputes_last_layer
 from planner.parts.sizes import Sizes, evaluation_tokens
+from planner.parts.tensors import Trained, adapter_groups
 from planner.types import DTYPE_BYTES, INSTANTS, Instant, Issue
 
 
@@ -72,17 +73,17 @@ def adapter_effect(ctx: PlanContext, *, rank: int, targets: str, dropout: float,
     names = tuple(name for name in target_names(targets, s.linears) if name in s.linears)
     element = DTYPE_BYTES[adapter_dtype]
     count = _num_parameters(s, names, rank)
-    largest = max((rank * max(s.linears[name]) for name in names), default=0)
+    trained = Trained(
+        groups=adapter_groups((s.linears[name] for name in names), rank, s.N), element_bytes=element,
+        early_parameters=0, late_parameters=count // s.N, layer_parameters=count // s.N,
+    )  # fmt: skip
     return Effect(
         add=(
             TermSpec(
                 key="weights.adapters", part="adapters", instants=frozenset(INSTANTS), bytes=element * count,
                 formula=f"{element} * A, A = N * r * sum(inputs + outputs) = {count}", basis="exact",
             ),
-            *trainable_terms(
-                ctx, "adapters", num_parameters=count, largest_tensor=largest, element_bytes=element,
-                late_parameters=count // s.N, early_parameters=0,
-            ),
+            *trained_terms(ctx, "adapters", trained),
             *_saved_by_adapters(ctx, s, names, rank, dropout, element),
             *_transients_of_adapters(ctx, s, names, element),
         ),
@@ -91,6 +92,7 @@ def adapter_effect(ctx: PlanContext, *, rank: int, targets: str, dropout: float,
             Drop(key="evaluation.layer", formula="replaced by what the adapters hold"),
             Drop(key="gradients.base.*", formula="the base is frozen"),
             Drop(key="optimizer.base", formula="the base is frozen"),
+            Drop(key="optimizer.base.*", formula="the base is frozen"),
             Drop(key="step.base", formula="the base is frozen"),
             Drop(key="layer.trainable.*", formula="frozen weights need no saved input"),
             Drop(key="other_layers.trainable.*", formula="frozen weights need no saved input"),
@@ -105,8 +107,11 @@ def adapter_effect(ctx: PlanContext, *, rank: int, targets: str, dropout: float,
             for piece in ("norm1", "alias.norm1")
             if s.N > 1 and num_recomputed_layers(ctx.config, ctx.model) == 0  # the first layer is not a recomputed one
         ),
-        add_work=_adapter_work(ctx, s, names, count, element),
-        drop_work=(Drop(key="gemm.weight_gradient.*", formula="the base is frozen"),),
+        add_work=(*_adapter_work(ctx, s, names, count, element), *trained_work(ctx, "adapters", trained)),
+        drop_work=(
+            Drop(key="gemm.weight_gradient.*", formula="the base is frozen"),
+            Drop(key="update.base.*", formula="the base is frozen"),
+        ),
     )  # fmt: skip
 
 

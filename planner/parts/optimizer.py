@@ -2,67 +2,190 @@
 
 from __future__ import annotations
 
-from planner.effects import TermSpec
+from planner.effects import TermSpec, Work
 from planner.optimization import PlanContext
 from planner.parts.activations import SAVED
-from planner.types import INSTANTS, Instant
+from planner.parts.tensors import Trained
+from planner.time import STEP_TRAFFIC
+from planner.types import INSTANTS, Instant, Optim, RunConfig
+
+AFTER_LOAD = frozenset(INSTANTS) - {"load"}
+AT_STEP: frozenset[Instant] = frozenset({"optimizer_step"})
+BUCKET_BYTES = 32 * 1024**2  # core/train/optimizer.py: what one sum of gradients over the ranks holds, float32
+
+# bitsandbytes optim/optimizer.py
+MIN_8BIT_ELEMENTS = 4096  # smaller tensors keep float32 states
+STATE_BLOCK = 256  # elements that share one float32 absmax
+MIN_PAGED_ELEMENTS = 100_000
+BITSANDBYTES = "bitsandbytes 0.50 optim/optimizer.py"
+EIGHT_BIT: frozenset[Optim] = frozenset({"adamw_8bit", "paged_adamw_8bit"})
 
 
-def trainable_terms(
-    ctx: PlanContext, what: str, *, num_parameters: int, largest_tensor: int, element_bytes: int,
-    late_parameters: int, early_parameters: int,
-) -> tuple[TermSpec, ...]:  # fmt: skip
-    """``gradients.<what>.*``, ``optimizer.<what>`` and ``step.<what>``. torch.optim states have the parameters' dtype.
+def is_8bit(config: RunConfig) -> bool:
+    return config.optim in EIGHT_BIT
 
-    ``early_parameters``: those whose gradients exist before any layer runs backward (the head's).
-    ``late_parameters``: those whose gradients do not exist yet while the first layer's MLP runs backward.
-    """
-    size = element_bytes * num_parameters
+
+def is_paged(config: RunConfig) -> bool:
+    return config.optim == "paged_adamw_8bit"
+
+
+def trained_terms(ctx: PlanContext, what: str, trained: Trained) -> tuple[TermSpec, ...]:
+    """``gradients.<what>.*``, ``optimizer.<what>``, ``optimizer.<what>.*`` and ``step.<what>``."""
+    gradients = _gradients if ctx.config.update == "step" else _gradients_of_a_layer
+    temporaries, text = _temporaries(ctx, trained)
+    return (
+        *gradients(ctx, what, trained),
+        *_states(ctx.config, what, trained),
+        TermSpec(
+            key=f"step.{what}", part="optimizer", instants=AT_STEP, bytes=temporaries, formula=text,
+            source="core/train/optimizer.py",
+        ),
+    )  # fmt: skip
+
+
+def _gradients(ctx: PlanContext, what: str, trained: Trained) -> tuple[TermSpec, ...]:
+    element, count = trained.element_bytes, trained.num_parameters
     accumulates = ctx.config.gradient_accumulation_steps > 1
-    whole: frozenset[Instant] = frozenset({"optimizer_step"})
+    whole = TermSpec(
+        key=f"gradients.{what}.all", part="gradients", instants=AT_STEP | (SAVED if accumulates else frozenset()),
+        bytes=trained.num_bytes,
+        formula=f"{element} * {count}" + (": alive from the first micro-batch to the step" if accumulates else ""),
+        basis="exact", source="zero_grad(set_to_none=True) frees them after the step",
+    )  # fmt: skip
     if accumulates:
-        whole |= SAVED | {"backward_end"}
-    terms = [
+        return (whole,)
+    return (
+        whole,
         TermSpec(
-            key=f"gradients.{what}.all", part="gradients", instants=whole, bytes=size,
-            formula=f"{element_bytes} * {num_parameters}"
-            + (": alive from the first micro-batch to the step" if accumulates else ""),
-            basis="exact", source="zero_grad(set_to_none=True) frees them after the step",
+            key=f"gradients.{what}.end", part="gradients", instants=frozenset({"backward_end"}),
+            bytes=element * (count - trained.late_parameters),
+            formula=f"{element} * ({count} - {trained.late_parameters} still to come)", basis="exact",
         ),
         TermSpec(
-            key=f"optimizer.{what}", part="optimizer", instants=frozenset(INSTANTS) - {"load"}, bytes=2 * size,
-            formula=f"2 * {element_bytes} * {num_parameters}: exp_avg and exp_avg_sq", basis="exact",
-            source="torch.optim.AdamW",
+            key=f"gradients.{what}.head", part="gradients",
+            instants=frozenset({"layer_backward", "attention_backward"}), bytes=element * trained.early_parameters,
+            formula=f"{element} * {trained.early_parameters}: the head's", basis="exact",
         ),
-    ]  # fmt: skip
-    if not accumulates:
-        terms += [
-            TermSpec(
-                key=f"gradients.{what}.end", part="gradients", instants=frozenset({"backward_end"}),
-                bytes=element_bytes * (num_parameters - late_parameters),
-                formula=f"{element_bytes} * ({num_parameters} - {late_parameters} still to come)", basis="exact",
+    )  # fmt: skip
+
+
+def _gradients_of_a_layer(ctx: PlanContext, what: str, trained: Trained) -> tuple[TermSpec, ...]:
+    """Each layer is updated as soon as its backward is done; tied embeddings wait for their second contribution."""
+    element = trained.element_bytes
+    waits = trained.early_parameters if ctx.model.tie_word_embeddings else 0
+    return (
+        TermSpec(
+            key=f"gradients.{what}.layer", part="gradients",
+            instants=frozenset({"layer_backward", "attention_backward", "backward_end"}),
+            bytes=element * (trained.layer_parameters + waits),
+            formula=f"{element} * {trained.layer_parameters}: of the layer at work"
+            + (f"; {element} * {waits}: of the tied head, which waits for the embeddings'" if waits else ""),
+        ),
+        TermSpec(
+            key=f"gradients.{what}.last", part="gradients", instants=AT_STEP, bytes=element * trained.largest,
+            formula=f"{element} * {trained.largest}: of the largest tensor, while it is updated",
+        ),
+    )  # fmt: skip
+
+
+def _states(config: RunConfig, what: str, trained: Trained) -> tuple[TermSpec, ...]:
+    """exp_avg and exp_avg_sq, in the parameters' dtype, in float32, or in 8 bits; and float32 master weights."""
+    count = trained.num_parameters
+    if is_8bit(config):
+        return _8bit_states(what, trained, paged=is_paged(config))
+    wide = config.master_weights != "none" and trained.element_bytes < 4
+    element = 4 if wide else trained.element_bytes
+    states = TermSpec(
+        key=f"optimizer.{what}", part="optimizer", instants=AFTER_LOAD, bytes=2 * element * count,
+        formula=f"2 * {element} * {count}: exp_avg and exp_avg_sq" + (" in float32" if wide else ""), basis="exact",
+        source="core/train/wide_adamw.py" if wide else "torch.optim.AdamW",
+    )  # fmt: skip
+    if not wide or config.master_weights != "fp32":
+        return (states,)
+    master = TermSpec(
+        key=f"optimizer.{what}.master", part="optimizer", instants=AFTER_LOAD, bytes=4 * count,
+        formula=f"4 * {count}: a float32 copy of what is trained", basis="exact", source="core/train/wide_adamw.py",
+    )  # fmt: skip
+    return states, master
+
+
+def _8bit_states(what: str, trained: Trained, *, paged: bool) -> tuple[TermSpec, ...]:
+    """One byte a state; float32 scales of each block, and float32 states of small tensors."""
+    blockwise = [group for group in trained.groups if group.elements >= MIN_8BIT_ELEMENTS]
+    pages = [group for group in blockwise if paged and group.elements >= MIN_PAGED_ELEMENTS]
+    in_pages = sum(2 * group.elements * group.count for group in pages)
+    in_bytes = sum(2 * group.elements * group.count for group in blockwise) - in_pages
+    scales = sum(2 * 4 * -(-group.elements // STATE_BLOCK) * group.count for group in blockwise)
+    small = sum(2 * 4 * group.elements * group.count for group in trained.groups if group not in blockwise)
+    return (
+        TermSpec(
+            key=f"optimizer.{what}", part="optimizer", instants=AFTER_LOAD, bytes=in_bytes + scales + small,
+            formula=f"{in_bytes} in 8 bits + {scales} of float32 scales, one for {STATE_BLOCK} elements + {small} of "
+            f"float32 states of tensors below {MIN_8BIT_ELEMENTS} elements",
+            basis="exact", source=BITSANDBYTES,
+        ),
+        TermSpec(
+            key=f"optimizer.{what}.paged", part="optimizer", instants=AT_STEP, bytes=in_pages,
+            formula=f"2 * {in_pages // 2}: states in CUDA managed memory, on the GPU while they are updated, in host "
+            "memory when room is needed",
+            source=BITSANDBYTES,
+        ),
+    )  # fmt: skip
+
+
+def _temporaries(ctx: PlanContext, trained: Trained) -> tuple[int, str]:
+    """The wider of the two that follow each other: the sum over ranks, and the update."""
+    update, text = _update_temporaries(ctx, trained)
+    if ctx.config.parallel.world == 1:
+        return update, text
+    copies = 2 if trained.element_bytes < 4 else 1
+    exchange = copies * min(BUCKET_BYTES, 4 * trained.num_parameters)
+    if exchange <= update:
+        return update, text
+    return exchange, f"{copies} * {exchange // copies}: a bucket of gradients in float32" + (
+        ", cast and laid end to end" if copies == 2 else ""
+    )
+
+
+def _update_temporaries(ctx: PlanContext, trained: Trained) -> tuple[int, str]:
+    config, on_cpu, largest = ctx.config, ctx.cluster.gpu.kind == "cpu", trained.largest
+    if is_8bit(config):
+        # the CPU's update dequantises both states of a tensor; the CUDA kernel works block by block
+        return (4 * 4 * largest, f"4 * 4 * {largest}: states of the largest tensor in float32") if on_cpu else (
+            0, "the 8-bit kernel updates in place"
+        )  # fmt: skip
+    if config.master_weights != "none" and trained.element_bytes < 4:
+        copies = (1 if config.master_weights == "fp32" else 2) + (0 if config.optim == "adamw_torch_fused" else 2)
+        return copies * 4 * largest, f"{copies} * 4 * {largest}: the largest tensor in float32, one after another"
+    if config.optim == "adamw_torch_fused":
+        return 0, "the fused kernel updates in place"
+    if on_cpu or config.update == "layer":  # torch uses the foreach form on accelerators only, for all tensors at once
+        size = trained.element_bytes * largest
+        return 2 * size, f"2 * {size}: square root and quotient of the largest tensor"
+    return trained.num_bytes, f"{trained.num_bytes}: one more copy of what is trained (foreach square roots)"
+
+
+def trained_work(ctx: PlanContext, what: str, trained: Trained) -> tuple[Work, ...]:
+    """``update.<what>.*``: what a step costs beyond the traffic of gradients and states that every step has."""
+    config, world, work = ctx.config, ctx.config.parallel.world, []
+    if config.update == "layer":  # no gradient is left for the step to reduce and read (planner/time.py)
+        work += [
+            Work(
+                key=f"update.{what}.memory", kind="memory", amount=STEP_TRAFFIC * trained.num_bytes,
+                formula=f"{STEP_TRAFFIC} * {trained.num_bytes} bytes of gradients, layer by layer",
             ),
-            TermSpec(
-                key=f"gradients.{what}.head", part="gradients",
-                instants=frozenset({"layer_backward", "attention_backward"}),
-                bytes=element_bytes * early_parameters,
-                formula=f"{element_bytes} * {early_parameters}: the head's", basis="exact",
+            Work(
+                key=f"update.{what}.reduction", kind="link", amount=2 * trained.num_bytes * (world - 1) // world,
+                formula=f"2 * {trained.num_bytes} * ({world} - 1) / {world}: gradients summed layer by layer",
             ),
         ]  # fmt: skip
-    temporaries, text = step_temporaries(ctx, size, element_bytes * largest_tensor)
-    if temporaries:
-        terms.append(
-            TermSpec(
-                key=f"step.{what}", part="optimizer", instants=frozenset({"optimizer_step"}), bytes=temporaries,
-                formula=text, source="torch.optim.adamw",
+    if is_paged(config):
+        pages = sum(2 * g.elements * g.count for g in trained.groups if g.elements >= MIN_PAGED_ELEMENTS)
+        steps = config.gradient_accumulation_steps
+        work.append(
+            Work(
+                key=f"update.{what}.pages", kind="pcie", amount=2 * pages // steps,
+                formula=f"2 * {pages} bytes of paged states, in and out once a step of {steps} micro-batches",
             )
         )  # fmt: skip
-    return tuple(terms)
-
-
-def step_temporaries(ctx: PlanContext, trainable_bytes: int, largest_bytes: int) -> tuple[int, str]:
-    if ctx.config.optim == "adamw_torch_fused":
-        return 0, "the fused kernel updates in place"
-    if ctx.cluster.gpu.kind == "cpu":  # torch uses the foreach form on accelerators only
-        return 2 * largest_bytes, f"2 * {largest_bytes}: square root and quotient of the largest tensor"
-    return trainable_bytes, f"{trainable_bytes}: one more copy of what is trained (foreach square roots)"
+    return tuple(work)

@@ -6,9 +6,10 @@ from planner.effects import TermSpec, Work
 from planner.optimization import PlanContext
 from planner.parts.activations import SAVED
 from planner.parts.cpu import uses_mapped_weights
-from planner.parts.optimizer import trainable_terms
+from planner.parts.optimizer import trained_terms, trained_work
 from planner.parts.sizes import Sizes
-from planner.types import INSTANTS, ModelSpec
+from planner.parts.tensors import trained_model
+from planner.types import INSTANTS
 
 LAYER_LAUNCH_NS = 60 * 6_000  # about 60 operators of a layer's forward, 6 us each from Python
 INPUT_BYTES = 32  # ids, positions, labels and indices of targets, int64
@@ -22,17 +23,8 @@ def static_terms(ctx: PlanContext, s: Sizes) -> tuple[TermSpec, ...]:
             key="weights.base", part="weights", instants=instants, bytes=s.c * count,
             formula=f"{s.c} * {count} parameters", basis="exact", source="config.json",
         ),
-        *trainable_terms(
-            ctx, "base", num_parameters=count, largest_tensor=s.V * s.d, element_bytes=s.c,
-            early_parameters=s.V * s.d, late_parameters=_late_parameters(ctx.model),
-        ),
+        *trained_terms(ctx, "base", trained_model(ctx.model, s.c)),
     )  # fmt: skip
-
-
-def _late_parameters(model: ModelSpec) -> int:
-    """The embeddings', unless they are the head's too, and the first layer's above its down projection."""
-    layer = sum(inputs * outputs for name, (inputs, outputs) in model.linears.items() if name != "down_proj")
-    return layer + (0 if model.tie_word_embeddings else model.vocab_size * model.hidden_size)
 
 
 def model_terms(s: Sizes, num_evaluation_tokens: int) -> tuple[TermSpec, ...]:
@@ -71,6 +63,7 @@ def base_work(ctx: PlanContext, s: Sizes) -> tuple[Work, ...]:
     linears, head = ctx.model.num_active_linear_parameters, s.V * s.d
     causal = 2 * s.N * s.q * s.L * s.T  # QK^T and PV, half of them masked: 2 * (2 q L T) / 2
     return (
+        *trained_work(ctx, "base", trained_model(ctx.model, s.c)),
         Work(key="gemm.forward", kind="gemm", amount=2 * linears * s.T, formula="2 * linears * T"),
         Work(key="gemm.input_gradient", kind="gemm", amount=2 * linears * s.T, formula="2 * linears * T"),
         Work(key="gemm.weight_gradient.layers", kind="gemm", amount=2 * linears * s.T, formula="2 * linears * T"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from core.optimizations import REGISTRY
 from planner.account import account
 from planner.parallel import legal_ulysses_degrees
-from planner.types import INSTANTS, ParallelDegrees
+from planner.types import INSTANTS, MasterWeights, Optim, ParallelDegrees
 from tests.planner.plans import account_of, catalog_model, cluster_of, cpu_cluster, environment_of, plan_of, run_config
 
 MODELS = (
@@ -55,6 +55,9 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     if degrees.sequence == 1 and draw(st.booleans()):
         chosen["fake_parallel"] = {"groups": draw(st.sampled_from([1, 2]))}
     return {
+        "optim": draw(st.sampled_from(get_args(Optim))),
+        "master_weights": draw(st.sampled_from(get_args(MasterWeights))),
+        "update": draw(st.sampled_from(["step", "layer"])),
         "optimizations": chosen,
         "model": model,
         "max_length": draw(st.integers(1, 200_000)),

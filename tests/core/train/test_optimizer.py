@@ -75,8 +75,8 @@ def test_norm_of_bfloat16_gradients_is_accumulated_in_float32():
 
 
 def test_buckets_keep_order_and_size_and_never_mix_dtypes():
-    parameters = [
-        nn.Parameter(torch.zeros(n, dtype=d))
+    tensors = [
+        torch.zeros(n, dtype=d)
         for n, d in [
             (10, torch.float32),
             (20, torch.bfloat16),
@@ -85,6 +85,14 @@ def test_buckets_keep_order_and_size_and_never_mix_dtypes():
             (1, torch.float32),
         ]
     ]
-    buckets = list(_buckets(parameters, bucket_bytes=200))
-    assert [[p.numel() for p in bucket] for bucket in buckets] == [[10, 20], [100], [1], [1]]
-    assert [id(p) for bucket in buckets for p in bucket] == [id(p) for p in parameters]
+    buckets = list(_buckets(tensors, bucket_bytes=200))
+    assert [[x.numel() for x in bucket] for bucket in buckets] == [[10], [20], [50], [50], [1], [1]]
+
+
+def test_a_gradient_larger_than_a_bucket_is_summed_in_pieces_of_itself():
+    large = torch.arange(101.0)
+    pieces = [piece for bucket in _buckets([large], bucket_bytes=40) for piece in bucket]
+    assert [piece.numel() for piece in pieces] == [10] * 10 + [1]
+    for piece in pieces:
+        piece += 1
+    assert torch.equal(large, torch.arange(101.0) + 1)

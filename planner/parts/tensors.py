@@ -1,0 +1,82 @@
+"""The tensors that are trained, by size: optimizers keep their states, pages and buffers tensor by tensor.
+
+Used by planner/parts/optimizer.py and planner/parts/galore.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from planner.types import ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """``count`` tensors of ``elements`` elements each."""
+
+    elements: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What a run trains, in one dtype of ``element_bytes``."""
+
+    groups: tuple[Group, ...]
+    element_bytes: int
+    early_parameters: int  # whose gradients exist before any layer runs backward: the head's
+    late_parameters: int  # whose gradients do not exist yet while the first layer's MLP runs backward
+    layer_parameters: int  # of one decoder layer
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(group.elements * group.count for group in self.groups)
+
+    @property
+    def largest(self) -> int:
+        return max((group.elements for group in self.groups), default=0)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.element_bytes * self.num_parameters
+
+
+def trained_model(model: ModelSpec, element_bytes: int) -> Trained:
+    """Every parameter of the model, tied weights once."""
+    embeddings, linears = model.vocab_size * model.hidden_size, model.linears
+    layer = sum(inputs * outputs for inputs, outputs in linears.values())
+    inputs, outputs = linears.get("down_proj", (0, 0))  # experts are no linears
+    late = layer - inputs * outputs
+    return Trained(
+        groups=model_groups(model),
+        element_bytes=element_bytes,
+        early_parameters=embeddings,
+        late_parameters=late + (0 if model.tie_word_embeddings else embeddings),
+        layer_parameters=layer,
+    )
+
+
+def model_groups(model: ModelSpec) -> tuple[Group, ...]:
+    """Embeddings, head, decoder linears, and the vectors: norms and biases."""
+    d, n = model.hidden_size, model.num_layers
+    groups = [Group(elements=model.vocab_size * d, count=1 if model.tie_word_embeddings else 2)]
+    groups += [Group(elements=inputs * outputs, count=n) for inputs, outputs in model.linears.values()]
+    biases = {"q_proj": model.qkv_bias, "k_proj": model.qkv_bias, "v_proj": model.qkv_bias, "o_proj": model.o_bias}
+    groups += [
+        Group(elements=outputs, count=n)
+        for name, (_, outputs) in model.linears.items()
+        if biases.get(name, model.mlp_bias)
+    ]
+    if model.qk_norm:
+        groups.append(Group(elements=model.head_dim, count=2 * n))
+    groups.append(Group(elements=d, count=2 * n + 1))
+    rest = model.num_parameters - sum(group.elements * group.count for group in groups)
+    if rest > 0:  # of a family with more than these
+        groups.append(Group(elements=-(-rest // n), count=n))
+    return tuple(groups)
+
+
+def adapter_groups(linears: Iterable[tuple[int, int]], rank: int, num_layers: int) -> tuple[Group, ...]:
+    """A (rank x inputs) and B (outputs x rank) of each adapted linear, in every layer."""
+    return tuple(Group(elements=rank * width, count=num_layers) for shape in linears for width in shape)
