@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from planner.errors import ConfigError
+from planner.model_checks import planned_only_models
 from planner.optimization import Optimization, PlanContext
 from planner.parts.optimizer import is_8bit
 from planner.types import Issue, RunConfig
@@ -150,10 +151,14 @@ def _planned_only(ctx: PlanContext, optimizations: Sequence[Optimization]) -> li
     titles = [o.name for o in optimizations if not o.available]
     if ctx.config.update == "layer":
         titles.append("update: layer")
-    return [
-        Issue(
-            code=PLANNED_ONLY, severity="warning", what=f"{title} is planned only: it cannot be trained with yet.",
-            why="The numbers are those that it will have.", fix=f"Leave {title} out to train.",
-        )
-        for title in titles
+    reasons = [
+        *planned_only_models(ctx.model),
+        *(
+            (
+                f"{title} is planned only: it cannot be trained with yet.", "The numbers are those that it will have.",
+                f"Leave {title} out to train.",
+            )
+            for title in titles
+        ),
     ]  # fmt: skip
+    return [Issue(code=PLANNED_ONLY, severity="warning", what=what, why=why, fix=fix) for what, why, fix in reasons]
