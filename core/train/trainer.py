@@ -209,6 +209,7 @@ class Trainer:
             with self.meter.during("backward"):
                 (loss / divide_by).backward()
             loss_sum += loss.detach()
+            del loss  # its graph keeps what was recomputed of the first layer, through the next forward
         return loss_sum
 
     def _learning_rate(self, step: int) -> float:
