@@ -6,14 +6,9 @@ what torch's CUDA flash attention allocates, so that plans for GPUs can be compa
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from core.attention.kernel import AttentionKernel, CpuFlashKernel
@@ -29,69 +24,17 @@ from core.train.forward import forward_loss
 from core.train.optimizer import build_optimizer
 from core.train.position_loss import PositionLoss, position_edges
 from core.train.setup import TrainingSetup
+from core.verify.flash_allocations import FlashAllocations
+from core.verify.live_bytes import LiveBytes
 from planner.model_spec import model_spec_from_config
 from planner.types import RunConfig
 
 CPU = torch.device("cpu")
 
 
-class LiveBytes(TorchDispatchMode):
-    """Bytes of the storages that operators made and that are still alive; ``peaks`` by the phase they occurred in."""
-
-    def __init__(self, existing: Iterable[Tensor]) -> None:
-        super().__init__()
-        self.phase = ""
-        self.peaks: dict[str, int] = {}
-        self._live_bytes = 0
-        self._sizes = {tensor.untyped_storage()._cdata: 0 for tensor in existing}  # not made by the step
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor):
-                self._count(tensor.untyped_storage())
-        self.peaks[self.phase] = max(self.peaks.get(self.phase, 0), self._live_bytes)
-        return result
-
-    def _count(self, storage: torch.UntypedStorage) -> None:
-        key = storage._cdata
-        if key not in self._sizes:
-            self._sizes[key] = storage.nbytes()
-            self._live_bytes += storage.nbytes()
-            weakref.finalize(storage, self._forget, key)
-
-    def _forget(self, key: int) -> None:
-        self._live_bytes -= self._sizes.pop(key)
-
-
-class CudaFlashAllocations:
-    """Allocates as torch's CUDA flash attention does; computes nothing."""
-
-    key = "torch"
-    name = "allocations of torch CUDA flash"
-    takes_segments = False
-    max_elements = None
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-        return _like(q), torch.zeros(q.shape[:-1])
-
-    def backward(
-        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, causal: bool, scale: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        per_query_head = _like(q), _like(q)  # dk and dv before they are summed over the heads of a group
-        scratch = torch.zeros(q.shape), torch.zeros(q.shape[:-1])  # fp32 dq, row sums
-        grads = _like(q), _like(k), _like(v)
-        del per_query_head, scratch
-        return grads
-
-
-def _like(x: Tensor) -> Tensor:
-    return torch.zeros(x.shape[0], x.shape[2], x.shape[1], x.shape[3], dtype=x.dtype).transpose(1, 2)
-
-
 def step_peaks(model_config: dict[str, Any], config: RunConfig, *, as_cuda: bool) -> dict[str, int]:
     """Highest bytes above static in forward, backward, optimizer step and evaluation of the second step."""
-    setup = build(model_config, config, CudaFlashAllocations() if as_cuda else CpuFlashKernel())
+    setup = build(model_config, config, FlashAllocations() if as_cuda else CpuFlashKernel())
     tokens = config.max_length
     ids = torch.randint(0, model_config["vocab_size"], (tokens,))
     row = Row(
