@@ -79,18 +79,17 @@ class LossPlot(Widget, can_focus=True):
         return "raw faint  mean bold  o eval" if self._histories[0].evaluation.visible() else ""
 
     def render_line(self, y: int) -> Strip:
-        width = self.size.width
-        return self._rows[y] if y < len(self._rows) else Strip.blank(width, self.rich_style)
+        base = self.rich_style  # applied here and not in the drawing: a theme may change in between
+        return self._rows[y].apply_style(base) if y < len(self._rows) else Strip.blank(self.size.width, base)
 
     def _draw(self) -> list[Strip]:
         width, height = self.size.width, self.size.height
-        base = self.rich_style
         if width < 1 or height < 1:
             return []
         shown = [point for history in self._histories for point in self._points(history)]
         if not shown:
             lines = textwrap.wrap(self._note or "no loss yet", width)
-            return [Strip([Segment(line, base)]).adjust_cell_length(width, base) for line in lines]
+            return [Strip([Segment(line)]).adjust_cell_length(width) for line in lines]
         scale = _log if self.is_log else float
         axis = _AXIS_WIDTH if width > 3 * _AXIS_WIDTH else 0
         ascii_only = bool(getattr(self.app, "ascii_only", False))
@@ -120,8 +119,7 @@ class LossPlot(Widget, can_focus=True):
             canvas.mark(*place(point, point.mean), "o", "evaluation")
 
     def _with_axes(self, canvas: Canvas, place: _Placement, axis: int, *, ascii_only: bool) -> list[Strip]:
-        base, width, height = self.rich_style, self.size.width, self.size.height
-        dim = base + Style(dim=True)
+        width, height, dim = self.size.width, self.size.height, Style(dim=True)
         strips = []
         for index, cells in enumerate(canvas.rows()):
             label = ""
@@ -129,13 +127,13 @@ class LossPlot(Widget, can_focus=True):
                 label = f"{place.value_at(index):.3g}"
             tick = "+" if ascii_only else "┤"
             segments = [Segment(f"{label:>{axis - 2}} {tick}"[-axis:] if axis and label else " " * axis, dim)]
-            segments += [Segment(text, base + _STYLES[layer] if layer else base) for text, layer in cells]
-            strips.append(Strip(segments).adjust_cell_length(width, base))
+            segments += [Segment(text, _STYLES.get(layer)) for text, layer in cells]
+            strips.append(Strip(segments).adjust_cell_length(width))
         if len(strips) < height:
             left, right = _axis_value(place.first, self.axis), _axis_value(place.last, self.axis, is_last=True)
             room = width - axis - len(left) - len(right)
             text = " " * axis + (left + " " * room + right if room > 0 else right[: max(0, width - axis)])
-            strips.append(Strip([Segment(text, dim)]).adjust_cell_length(width, base))
+            strips.append(Strip([Segment(text, dim)]).adjust_cell_length(width))
         return strips
 
 

@@ -17,7 +17,6 @@ from app.views.format import ByteUnit, column_unit, format_bytes
 from app.views.memory_view import (
     MemoryHistory,
     MemoryRow,
-    gpu_words,
     host_words,
     instant_memory_rows,
     memory_rows,
@@ -103,9 +102,17 @@ class MemoryPanel(VerticalScroll, can_focus=True):
                 lines.append(f"  ! {row.remark}")
         lines += [*(str(gpu["problem"]) for gpu in history.gpus if gpu.get("problem")), *host_words(history)]
         lines += _instant_lines(rows, history, plan, unit)
-        lines += ["", *gpu_words(history)]
+        lines += ["", *(_device_words(gpu) for gpu in history.gpus)]
         text = "\n".join(lines)
         self.query_one("#memory-numbers", Plain).update(text.rstrip())
+
+
+def _device_words(gpu: Mapping[str, Any]) -> str:
+    """All processes on the card, ours and others."""
+    used, total = gpu.get("used_bytes"), gpu.get("total_bytes")
+    if used is None or not total:
+        return f"GPU {gpu.get('index')}: memory n/a"
+    return f"GPU {gpu.get('index')}: {format_bytes(used)} of {format_bytes(total)} used"
 
 
 def _gpu_columns(gpu: Mapping[str, Any]) -> str:
