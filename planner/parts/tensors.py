@@ -45,9 +45,11 @@ class Trained:
 def trained_model(model: ModelSpec, element_bytes: int) -> Trained:
     """Every parameter of the model, tied weights once."""
     embeddings, linears = model.vocab_size * model.hidden_size, model.linears
-    layer = sum(inputs * outputs for inputs, outputs in linears.values())
-    inputs, outputs = linears.get("down_proj", (0, 0))  # experts are no linears
-    late = layer - inputs * outputs
+    inputs, outputs = linears.get("down_proj", (0, 0))
+    late = (layer := sum(inputs * outputs for inputs, outputs in linears.values())) - inputs * outputs
+    if (experts := model.experts) is not None:  # three matrices each, that of down the first to get its gradient
+        matrices = experts.num_experts * experts.width * model.hidden_size
+        layer, late = layer + 3 * matrices, late + 2 * matrices
     return Trained(
         groups=model_groups(model),
         element_bytes=element_bytes,
