@@ -66,18 +66,15 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             for index_c in target_index_N.split(chunk_tokens) if target_index_N.numel() else ():
                 hidden_cd, labels_c1 = hidden_Ld[index_c], labels_L[index_c, None]
                 logits_cV = wide_matmul(hidden_cd, head_Vd.t())
-                lse_c1 = logits_cV.logsumexp(-1, keepdim=True)
-                loss += (lse_c1 - logits_cV.gather(1, labels_c1)).sum()
-                if not (wants_dhidden or wants_dhead):
-                    continue
-                # d loss / d logits = softmax - one hot
-                dlogits_cV = logits_cV.sub_(lse_c1).exp_()
-                dlogits_cV.scatter_add_(1, labels_c1, dlogits_cV.new_full((), -1.0).expand(labels_c1.shape))
-                dlogits_cV = dlogits_cV.to(hidden_cd.dtype)  # 16-bit operands go to the GEMM as they are
+                chunk_loss, dlogits_cV = cross_entropy_(
+                    logits_cV, labels_c1, dtype=hidden_cd.dtype, wants_gradient=wants_dhidden or wants_dhead
+                )
+                loss += chunk_loss
                 if dhidden_Ld is not None:
                     dhidden_Ld[index_c] = dlogits_cV @ head_Vd
                 if dhead_Vd is not None:
                     dhead_Vd += wide_matmul(dlogits_cV.t(), hidden_cd)
+                del logits_cV, dlogits_cV  # before the next chunk's are made
         ctx.dhidden, ctx.dhead, ctx.head_dtype = dhidden_Ld, dhead_Vd, head_Vd.dtype
         return loss
 
@@ -92,6 +89,27 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         if dhead_Vd is not None:
             dhead_Vd = dhead_Vd.mul_(dloss).to(ctx.head_dtype)
         return dhidden_Ld, dhead_Vd, None, None, None, None, None
+
+
+def cross_entropy_(
+    logits_cV: Tensor, labels_c1: Tensor, *, dtype: torch.dtype, wants_gradient: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Summed cross entropy of (c, V) wide logits, which are written over, and its gradient (c, V) in ``dtype``.
+
+    16-bit operands go to the next product as they are.
+    """
+    if logits_cV.device.type == "cuda" and logits_cV.dtype == torch.float32:
+        from core.loss import triton_cross_entropy  # Triton comes with torch for CUDA
+
+        return triton_cross_entropy.cross_entropy_(logits_cV, labels_c1, dtype=dtype, wants_gradient=wants_gradient)
+    lse_c1 = logits_cV.logsumexp(-1, keepdim=True)
+    loss = (lse_c1 - logits_cV.gather(1, labels_c1)).sum()
+    if not wants_gradient:
+        return loss, None
+    # d loss / d logits = softmax - one hot
+    dlogits_cV = logits_cV.sub_(lse_c1).exp_()
+    dlogits_cV.scatter_add_(1, labels_c1, dlogits_cV.new_full((), -1.0).expand(labels_c1.shape))
+    return loss, dlogits_cV.to(dtype)
 
 
 def wide_matmul(a: Tensor, b: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ import core.loss.chunked
 import core.model.nf4
 import core.offload.layer_inputs
 from core.attention.kernel import wide_dtype
+from core.verify import loss_allocations
 from core.verify.host_copies import HostCopies, MetaSlots
 from core.verify.live_bytes import LiveBytes
 from core.verify.nf4_storage import dequantised_bytes, stored_linear
@@ -58,6 +59,7 @@ def cuda_allocations() -> Iterator[DryBytes]:
         (torch.utils, "swap_tensors", _swap_tensors),
         (torch.nn.functional, "dropout", _dropout),
         (core.loss.chunked, "wide_matmul", _wide_matmul),
+        (core.loss.chunked, "cross_entropy_", loss_allocations.cross_entropy_),
         (core.model.nf4, "_quantised", stored_linear),
         (core.offload.layer_inputs, "HostSlots", MetaSlots),
         (core.offload.layer_inputs, "_InTurn", HostCopies),

@@ -59,25 +59,27 @@ def chunked_loss_effect(ctx: PlanContext, *, chunk_tokens: int) -> Effect:
     """
     s = ctx.sizes
     chunk = min(chunk_tokens, s.T)
-    through_norm = (16 + 2 * s.c) * s.d * s.T
-    later = min(chunk, s.T - chunk)  # tokens of the second chunk, while the first one's gradient is still there
-    left = 2 if s.is_half else 4
+    liger = ctx.config.optimization("liger")
+    in_norm = 0 if liger is not None and liger.as_dict()["rms_norm"] else 16  # fp32, or written over what came in
+    through_norm = (in_norm + 2 * s.c) * s.d * s.T
     head = s.V * s.d if ctx.config.method == "full" else 0  # its gradient: summed in fp32, then in the head's dtype
-    at_log_sum_exp = max(8 * s.V * chunk, 8 * s.V * later + left * s.V * chunk)
-    at_products = (4 + (2 if s.is_half else 0)) * s.V * chunk + 4 * head
+    per_chunk = 52 if s.on_cpu else 18  # logits are written, read twice, written over in 16 bit and read once more
+    per_logit = 8 if s.on_cpu else 4  # the GPU's kernel writes the gradient over the logits
+    at_products = (4 + (2 if s.on_cpu and s.is_half else 0)) * s.V * chunk + 4 * head
     return Effect(
         add=(
             TermSpec(
                 key="fused_loss.chunk", part="logits", instants=frozenset({"forward_loss"}),
-                bytes=max(at_log_sum_exp, at_products),
-                formula=f"8V * chunk = 8 * {s.V} * {chunk}: fp32 logits, and what log-sum-exp holds beside them"
-                + (f"; {left}V * chunk: the chunk before" if later else "")
+                bytes=max(per_logit * s.V * chunk, at_products),
+                formula=f"{per_logit}V * chunk = {per_logit} * {s.V} * {chunk}: fp32 logits"
+                + (", and what log-sum-exp holds beside them" if s.on_cpu else ", and their gradient in their place")
                 + ("; or the head's gradient of one chunk, if larger" if head else ""),
                 source="core/loss/chunked.py",
             ),
             TermSpec(
                 key="fused_loss.chunk_evaluation", part="logits", instants=frozenset({"evaluation"}),
-                bytes=8 * s.V * chunk, formula=f"8V * chunk = 8 * {s.V} * {chunk}", source="core/loss/chunked.py",
+                bytes=per_logit * s.V * chunk, formula=f"{per_logit}V * chunk = {per_logit} * {s.V} * {chunk}",
+                source="core/loss/chunked.py",
             ),
             TermSpec(
                 key="fused_loss.hidden", part="logits", instants=frozenset({"forward_loss"}),
@@ -102,8 +104,8 @@ def chunked_loss_effect(ctx: PlanContext, *, chunk_tokens: int) -> Effect:
         drop_work=(Drop(key="memory.logits", formula="replaced by the chunks' passes"),),
         add_work=(
             Work(
-                key="memory.fused_loss", kind="memory", amount=52 * s.V * s.T,
-                formula="52V * T: fp32 logits, log-sum-exp, softmax, cast, each read and written, chunk by chunk",
+                key="memory.fused_loss", kind="memory", amount=per_chunk * s.V * s.T,
+                formula=f"{per_chunk}V * T: fp32 logits, log-sum-exp, softmax, cast, read and written chunk by chunk",
             ),
         ),
     )  # fmt: skip

@@ -6,11 +6,14 @@ what torch's CUDA flash attention allocates, so that plans for GPUs can be compa
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+import core.loss.chunked
 from core.attention.kernel import AttentionKernel, CpuFlashKernel
 from core.attention.register import ATTENTION_NAME, register_attention
 from core.attention.sequence import LocalAttention
@@ -24,6 +27,7 @@ from core.train.forward import forward_loss
 from core.train.optimizer import build_optimizer
 from core.train.position_loss import PositionLoss, position_edges
 from core.train.setup import TrainingSetup
+from core.verify import loss_allocations
 from core.verify.flash_allocations import FlashAllocations
 from core.verify.live_bytes import LiveBytes
 from planner.model_spec import model_spec_from_config
@@ -67,7 +71,8 @@ def step_peaks(model_config: dict[str, Any], config: RunConfig, *, as_cuda: bool
     states = [x for state in optimizer.state.values() for x in state.values()]
     static = [*setup.model.parameters(), *setup.model.buffers(), *states]
     mode = LiveBytes([*static, row.input_ids, row.labels, row.position_ids])
-    with mode:
+    replaced = patch.object(core.loss.chunked, "cross_entropy_", loss_allocations.cross_entropy_)
+    with mode, replaced if as_cuda else nullcontext():
         step()
         enter("evaluation")
         with torch.no_grad():
