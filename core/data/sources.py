@@ -118,14 +118,14 @@ def _find(name: str) -> tuple[list[Part], Counter[str]]:
         return [_file_part(file, str(Path(name) / file.relative_to(path))) for file in known], others
     if path.exists():
         return [_file_part(path, name)], Counter()
+    remote = hub_set(name)
+    if remote is not None:  # before globs: hf::org/name[split] is none
+        return [Part(name=name, read=lambda _: remote.records(), identity=remote.identity)], Counter()
     if any(char in name for char in "*?["):
         found = sorted(file for file in map(Path, glob.glob(str(path), recursive=True)) if file.is_file())
         if not found:
             raise ConfigError(f"No file matches {name}.", why=f"Looked from {Path.cwd()}.")
         return [_file_part(file, str(file)) for file in found], Counter()
-    remote = hub_set(name)
-    if remote is not None:
-        return [Part(name=name, read=lambda _: remote.records(), identity=remote.identity)], Counter()
     near = difflib.get_close_matches(path.name, _names_in(path.parent), n=1, cutoff=0.5)
     raise ConfigError(
         f"There is no {name}.",

@@ -113,6 +113,8 @@ def test_hub_specs() -> None:
     assert hub_set("folder/file") is None
     assert hub_set("hf::../../etc") is None
     assert open_source("hf::org/name#500").amount == 500
+    whole = open_source("hf::org/name:sub@v1[test]#5")  # brackets are a split here, not a glob
+    assert (whole.parts[0].name, whole.amount) == ("hf::org/name:sub@v1[test]", 5)
     with pytest.raises(ConfigError, match="hf::org/name"):
         open_source("org/name")
 
