@@ -1,4 +1,4 @@
-"""`longfit preset list|show|save`."""
+"""`longfit preset list|show|save|diff`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     save.add_argument("name", help="name of the new preset")
     save.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
     save.add_argument("--overwrite", action="store_true")
+    diff = actions.add_parser("diff", help="what differs between two presets, key by key")
+    diff.add_argument("preset")
+    diff.add_argument("other")
+    diff.add_argument("--json", action="store_true")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
             return _show_as(preset, args.target)
         print(preset_text(preset), end="")
         return 0
+    if args.action == "diff":
+        return _show_diff(preset, load_preset(args.other), as_json=args.json)
     overrides = dict(parse_override(text) for text in args.overrides)
     from app.services.presets import merge_overrides
     from app.services.resolve import resolve
@@ -63,4 +69,16 @@ def _show_as(preset: Preset, target: str) -> int:
     if lost:
         print(findings_text(lost), file=sys.stderr)
     print(exported.text, end="")
+    return 0
+
+
+def _show_diff(first: Preset, second: Preset, *, as_json: bool) -> int:
+    from app.views.preset_diff import diff_rows, diff_text
+
+    if as_json:
+        rows = [{"key": key, "first": old, "second": new} for key, old, new in diff_rows(first, second)]
+        json.dump({"schema": 1, "first": first.name, "second": second.name, "differences": rows}, sys.stdout, indent=2)
+        print()
+    else:
+        print(diff_text(first, second))
     return 0

@@ -39,6 +39,10 @@ class Draft:
         """What names the preset on a command line: its name, or its file where that is not among the presets."""
         return self.preset.path if self.preset.origin == "file" and self.preset.path else self.preset.name
 
+    def as_preset(self, name: str) -> Preset:
+        """What is at hand as a preset of its own."""
+        return replace(self.preset, name=name, values=dict(self.values), measured=())
+
     @property
     def hardware(self) -> str:
         """What ``--gpu`` would say; empty when the preset's own hardware is meant."""

@@ -16,6 +16,7 @@ from planner.types import Alternative, ClusterSpec, Plan, Preset
 
 if TYPE_CHECKING:
     from app.services.draft import Draft
+    from app.services.importing.exported import Exported
     from app.services.importing.imported import Imported
     from app.services.prepare_data import Progress
     from app.services.rehearsal_process import RehearsalProcess
@@ -85,11 +86,10 @@ class Services:
 
     def ladder(self, resolved: Resolved) -> tuple[Ladder, Mapping[str, int]]:
         """Step by step, and what rehearsals of a step used: hash of its configuration -> bytes."""
-        from app.services.calibration import read_calibrations
+        from app.services.calibration import measured_used
         from app.services.planning import ladder_for
 
-        records = read_calibrations(resolved.cluster.gpu.name)
-        return ladder_for(resolved), {record["config_hash"]: record["measured_used_bytes"] for record in records}
+        return ladder_for(resolved), measured_used(resolved.cluster)
 
     def changes_to(self, resolved: Resolved, rung: Rung) -> tuple[tuple[str, Any], ...]:
         """Preset keys that lead from what is at hand to a step of the ladder."""
@@ -102,6 +102,12 @@ class Services:
         from app.services.planning import longest_length_for
 
         return longest_length_for(resolved)
+
+    def plan_here(self, preset: Preset) -> Plan:
+        """On the hardware that a launch would get now."""
+        from app.services.planning import cluster_for_launch, plan_preset
+
+        return plan_preset(preset, cluster=cluster_for_launch(preset)).plan
 
     def plan_for_launch(self, preset: Preset, overrides: Mapping[str, Any], *, cpu: bool) -> Plan:
         """The same run on the hardware that a launch really gets. Raises: ConfigError with what is wrong with it."""
@@ -136,6 +142,26 @@ class Services:
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(path, text)
         return self.load_preset(str(path))
+
+    def export_preset(self, preset: Preset, target: str) -> Exported:
+        """``target``: yaml is a preset as it is, the others are tools. Raises: ConfigError."""
+        from app.services.importing.exported import Exported, export_preset
+
+        if target == "yaml":
+            return Exported(text=self.preset_text(preset, {}), findings=())
+        return export_preset(preset, target)
+
+    def write_new_file(self, path: Path, text: str) -> None:
+        """Raises: ConfigError when there is such a file, or when it cannot be written."""
+        from planner.errors import ConfigError
+
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            raise ConfigError(f"{path} exists already.", fix="Choose another name.") from None
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written.", why=f"{error.strerror}.") from None
 
     def import_text(self, text: str) -> Imported:
         from app.services.importing.imported import import_text

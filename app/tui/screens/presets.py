@@ -1,7 +1,9 @@
-"""The Presets screen: built-in, user's and project's presets, whether each fits its hardware, and its YAML."""
+"""The Presets screen: built-in, user's and project's presets; whether each fits its hardware and this machine; its
+YAML; compare, load, save, duplicate, write as a file."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,43 +12,60 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import DataTable, Footer
+from textual.widgets import DataTable, Footer, Input
 
+from app.tui.screens.dialogs import TextScreen
+from app.tui.screens.exporting import ask_and_export
+from app.tui.screens.saving import ask_and_save
 from app.tui.services import Services
-from app.tui.widgets.plain import Plain
+from app.tui.widgets.plain import Plain, visible
 from app.tui.widgets.plain_table import PlainTable
 from app.tui.widgets.top_bar import TopBar
 from app.views.format import format_share
 from app.views.parts import VERDICT_WORDS
+from app.views.preset_diff import diff_text
 from planner.errors import LongfitError
-from planner.types import Preset
+from planner.types import Plan, Preset
 
 
 @dataclass
 class Judged(Message):
-    """A preset's verdict on the hardware it is meant for."""
+    """A preset's verdict on the hardware it is meant for, and on this machine."""
 
-    key: str
-    words: str
+    name: str
+    meant: str
+    here: str
 
 
-COLUMNS = ("name", "verdict", "length", "for", "model", "from")
+COLUMNS = ("name", "here", "meant", "for", "length", "model", "from")
 
 
 class PresetsScreen(Screen[None]):
-    """Verdicts come from a thread, one plan a preset."""
+    """Verdicts come from a thread, two plans a preset."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "load", "load into the plan")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "load", "load", tooltip="load it into the Plan screen"),
+        Binding("v", "diff", "against plan", tooltip="what differs from what the Plan screen has at hand"),
+        Binding("equals_sign", "compare", "compare", key_display="=", tooltip="compare: once on each of two presets"),
+        Binding("y", "duplicate", "duplicate", tooltip="save a copy of it under another name"),
+        Binding("s", "save", "save plan", tooltip="save what the Plan screen has at hand as a preset"),
+        Binding("o", "export", "write", tooltip="write it as a file: yaml, swift, axolotl, llamafactory, hf"),
+        Binding("slash", "filter", "filter", key_display="/", tooltip="only presets whose line has these words"),
+        Binding("escape", "clear", "all", show=False, tooltip="every preset again, nothing marked"),
+    ]
 
     def __init__(self, services: Services) -> None:
         super().__init__()
         self.services = services
-        self._presets: tuple[Preset, ...] = ()
-        self._verdicts: dict[str, str] = {}
+        self._presets: dict[str, Preset] = {}
+        self._verdicts: dict[str, tuple[str, str]] = {}
+        self._marked = ""  # the first of two presets to compare
+        self._words = ""  # the filter
 
     def compose(self) -> ComposeResult:
         yield TopBar("presets")
-        yield PlainTable(COLUMNS, id="presets", title="Presets", subtitle="Enter loads one into the plan")
+        yield Input(id="preset-filter", compact=True, placeholder="words that a line must have; Enter goes to the list")
+        yield PlainTable(COLUMNS, id="presets", heads={"here": "fits here", "meant": "fits there"})
         with VerticalScroll(id="preset-yaml", can_focus=True) as box:
             box.border_title = "As a file"
             yield Plain(id="preset-text")
@@ -58,34 +77,43 @@ class PresetsScreen(Screen[None]):
     def on_screen_resume(self) -> None:
         """Read them anew: files may have been written meanwhile."""
         try:
-            self._presets = self.services.presets()
+            self._presets = {preset.name: preset for preset in self.services.presets()}
         except LongfitError as error:
             self.notify(str(error), severity="error", timeout=10, markup=False)
             return
         self._verdicts.clear()
         self._show_rows()
-        self._show_text()
         self.run_worker(self._judge, thread=True, group="judge", exclusive=True)
 
     def _judge(self) -> None:
-        for index, preset in enumerate(self._presets):
-            try:
-                plan = self.services.plan(self.services.resolve(preset, {}, ""))
-                gpu = plan.worst_gpu
-                words = f"{VERDICT_WORDS[plan.verdict]} {format_share(gpu.used_bytes / gpu.usable_bytes)}"
-            except LongfitError as error:
-                words = error.what
-            self.post_message(Judged(str(index), words))
+        for preset in self._presets.values():
+            meant = _verdict(lambda preset=preset: self.services.plan(self.services.resolve(preset, {}, "")))  # type: ignore[misc]
+            here = _verdict(lambda preset=preset: self.services.plan_here(preset))  # type: ignore[misc]
+            self.post_message(Judged(preset.name, meant, here))
 
     def on_judged(self, message: Judged) -> None:
-        self._verdicts[message.key] = message.words
+        self._verdicts[message.name] = (message.meant, message.here)
         self._show_rows()
 
+    # --- showing -------------------------------------------------------------------------------------------------
+
     def _show_rows(self) -> None:
-        self.query_one(PlainTable).show_rows(
-            (str(index), _texts(preset, self._verdicts.get(str(index), "...")))
-            for index, preset in enumerate(self._presets)
-        )
+        wanted = self._words.lower().split()
+        rows = [
+            (name, _texts(preset, self._verdicts.get(name, ("...", "...")), marked=self._marked))
+            for name, preset in self._presets.items()
+        ]
+        shown = [(name, texts) for name, texts in rows if all(word in " ".join(texts).lower() for word in wanted)]
+        table = self.query_one(PlainTable)
+        table.show_rows(shown)
+        table.border_title = "Presets" if len(shown) == len(rows) else f"Presets, {len(shown)} of {len(rows)}"
+        table.border_subtitle = "= on a second preset compares" if self._marked else "Enter loads one into the plan"
+        self._show_text()
+
+    def _show_text(self) -> None:
+        preset = self._selected
+        text = "No preset has these words." if preset is None else self.services.preset_text(preset, {})
+        self.query_one("#preset-text", Plain).update("\n".join(map(visible, text.splitlines())))
 
     def on_data_table_row_highlighted(self, message: DataTable.RowHighlighted) -> None:
         self._show_text()
@@ -93,24 +121,94 @@ class PresetsScreen(Screen[None]):
     def on_data_table_row_selected(self, message: DataTable.RowSelected) -> None:
         self.action_load()
 
+    @property
     def _selected(self) -> Preset | None:
-        index = self.query_one(PlainTable).cursor_row
-        return self._presets[index] if 0 <= index < len(self._presets) else None
+        return self._presets.get(self.query_one(PlainTable).selected_key or "")
 
-    def _show_text(self) -> None:
-        preset = self._selected()
-        self.query_one("#preset-text", Plain).update(
-            "No presets." if preset is None else self.services.preset_text(preset, {})
-        )
+    # --- filter --------------------------------------------------------------------------------------------------
+
+    def action_filter(self) -> None:
+        field = self.query_one("#preset-filter", Input)
+        field.display = True
+        field.focus()
+
+    def on_input_changed(self, message: Input.Changed) -> None:
+        self._words = message.value
+        self._show_rows()
+
+    def on_input_submitted(self) -> None:
+        self.query_one(PlainTable).focus()
+
+    def action_clear(self) -> None:
+        field = self.query_one("#preset-filter", Input)
+        field.value, field.display, self._marked = "", False, ""
+        self.query_one(PlainTable).focus()
+        self._show_rows()
+
+    # --- actions -------------------------------------------------------------------------------------------------
 
     def action_load(self) -> None:
-        preset = self._selected()
+        if self._selected is not None:
+            self.app.open_preset(self._selected)  # type: ignore[attr-defined]
+
+    def action_diff(self) -> None:
+        if self._selected is not None:
+            self._show_diff(self._selected, self.app.draft.as_preset("the plan at hand"))  # type: ignore[attr-defined]
+
+    def action_compare(self) -> None:
+        """The first press marks a preset, the second on another one shows both; on the same one takes the mark away."""
+        preset, marked = self._selected, self._presets.get(self._marked)
+        if preset is None:
+            return
+        self._marked = preset.name if marked is None else ""
+        self._show_rows()
+        if marked is not None and marked is not preset:
+            self._show_diff(marked, preset)
+
+    def _show_diff(self, first: Preset, second: Preset) -> None:
+        text = "\n".join(map(visible, diff_text(first, second).splitlines()))
+        self.app.push_screen(TextScreen("What differs", text))
+
+    def action_duplicate(self) -> None:
+        preset = self._selected
         if preset is not None:
-            self.app.open_preset(preset)  # type: ignore[attr-defined]
+            ask_and_save(self, self.services, preset, {}, proposal=f"{preset.name}-copy", then=self._show_saved)
+
+    def action_save(self) -> None:
+        draft = self.app.draft  # type: ignore[attr-defined]
+        ask_and_save(
+            self, self.services, draft.preset, draft.overrides, proposal=f"{draft.preset.name}-mine",
+            then=self._show_saved,
+        )  # fmt: skip
+
+    def _show_saved(self, saved: Preset) -> None:
+        self.on_screen_resume()
+        table = self.query_one(PlainTable)
+        names = [key.value for key in table.rows]
+        if saved.name in names:
+            table.move_cursor(row=names.index(saved.name))
+
+    def action_export(self) -> None:
+        if self._selected is not None:
+            ask_and_export(self, self.services, self._selected)
 
 
-def _texts(preset: Preset, verdict: str) -> tuple[str, ...]:
-    hardware = preset.hardware
-    meant = f"{hardware.get('count', 1)} x {hardware['gpu']}" if hardware.get("gpu") else "this machine"
+def _verdict(plan_of: Callable[[], Plan]) -> str:
+    """``FITS 86 %``; an error of the plan is REFUSED, whatever its memory would be."""
+    try:
+        plan = plan_of()
+    except LongfitError as error:
+        return visible(error.what)
+    if any(issue.severity == "error" for issue in plan.issues):
+        return "REFUSED"
+    gpu = plan.worst_gpu
+    return f"{VERDICT_WORDS[plan.verdict]} {format_share(gpu.used_bytes / gpu.usable_bytes)}"
+
+
+def _texts(preset: Preset, verdicts: tuple[str, str], *, marked: str) -> tuple[str, ...]:
+    hardware, (meant, here) = preset.hardware, verdicts
+    for_whom = f"{hardware.get('count', 1)} x {hardware['gpu']}" if hardware.get("gpu") else "this machine"
     model = str(preset.values.get("model", "-")).rpartition("/")[2]
-    return (preset.name, verdict, str(preset.values.get("max_length", "-")), meant, model, preset.origin)
+    name = f"= {preset.name}" if preset.name == marked else preset.name
+    length = str(preset.values.get("max_length", "-"))
+    return tuple(map(visible, (name, here, meant, for_whom, length, model, preset.origin)))
