@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from planner.effects import Drop, Effect, Scale, TermSpec, Work
 from planner.optimization import PlanContext
 from planner.parts.activations import SAVED, SAVED_BY_DOWN, SAVED_BY_MLP, both_layers
+from planner.parts.mlp_moments import MlpPath, Moment, fullest_moment, without_adapters
 from planner.parts.optimizer import trained_terms, trained_work
 from planner.parts.recompute import num_recomputed_layers, recomputes_last_layer
 from planner.parts.sizes import Sizes, evaluation_tokens
@@ -173,26 +174,30 @@ def _saved_by_adapters(
 def _transients_of_adapters(ctx: PlanContext, s: Sizes, names: tuple[str, ...], element: int) -> list[TermSpec]:
     """What ``base(x) + B(A(x)) * scaling`` holds for a moment in the MLP, in place of the plain path's transients.
 
-    Bytes a token, counted from peft's forward: in 16 bit with fp32 adapters the widest moment is the recompute or
-    forward of down_proj (autocast: product, its fp32 cast, the cast back) or of up_proj (no autocast: base, B's
-    output and the scaled one in fp32).
+    Bytes a token, counted from peft's forward: in 16 bit with fp32 adapters the widest moment of a forward is that of
+    down_proj (autocast: product, its fp32 cast, the cast back) or of up_proj (no autocast: base, B's output and the
+    scaled one in fp32).
     """
     d, f, c = s.d, s.f, s.c
     recomputes = recomputes_last_layer(ctx)
     casts = s.is_half and element == 4
-    last_norm = (16 if s.is_half else 8) * d
+    liger = ctx.config.optimization("liger")
+    fuses = liger.as_dict() if liger is not None else {"rms_norm": False, "swiglu": False}
+    path = MlpPath(
+        adapted=names, casts=casts, autocast=ctx.config.autocast, fuses_swiglu=fuses["swiglu"],
+        fuses_norm=fuses["rms_norm"],
+    )  # fmt: skip
+    own = without_adapters(s, fuses_swiglu=path.fuses_swiglu)
+    last_norm = (2 * c if path.fuses_norm else 16 if s.is_half else 8) * d
     adapts_up, adapts_down = "up_proj" in names or "gate_proj" in names, "down_proj" in names
-    of_kept = of_recomputed = 0  # in the MLP's backward
+    beside = 1 if "up_proj" in names else 0  # silu(gate), while up's outputs of base and B, and the scaled one, exist
     if not casts or not (adapts_up or adapts_down):
-        copies = 4 if adapts_up else 3  # silu(gate), then base, B's output and the scaled one; or up and the product
-        forward, alone = max(last_norm, c * (f + 3 * d) if adapts_up else 0), c * (copies * f + 2 * d)
+        forward, alone = max(last_norm, c * (f + 3 * d) if adapts_up else 0), c * ((3 + beside) * f + 2 * d)
     elif ctx.config.autocast:
-        forward, alone = max(last_norm, 6 * f + 14 * d if adapts_down else 2 * f + 6 * d), 8 * f + 8 * d
-        of_recomputed = 2 * f + 8 * d if adapts_down else 0
+        copies = 4 if adapts_down else 3 + beside
+        forward, alone = max(last_norm, 6 * f + 14 * d if adapts_down else 2 * f + 6 * d), 2 * copies * f + 8 * d
     else:
-        forward, alone = max(last_norm, 4 * f + 8 * d, 2 * f + 18 * d), 12 * f + 8 * d
-        of_kept = 2 * f + 2 * d
-        of_recomputed = 2 * f + (10 if adapts_down else 4) * d if adapts_up else of_kept
+        forward, alone = max(last_norm, 4 * f + 8 * d, 2 * f + 18 * d), (10 + 2 * beside) * f + 8 * d
     terms = [
         TermSpec(
             key="layer_forward.adapter", part="activations", instants=frozenset({"layer_forward"}),
@@ -209,15 +214,15 @@ def _transients_of_adapters(ctx: PlanContext, s: Sizes, names: tuple[str, ...], 
     ]  # fmt: skip
     recomputed = num_recomputed_layers(ctx.config, ctx.model)
     # beside one kept layer the recompute of the next is fuller, beside several the backward of the last
-    of_last = of_recomputed if recomputed > 0 and s.N - recomputed <= 1 else of_kept
-    of_first = of_recomputed if recomputed else of_kept
-    in_backward: tuple[tuple[Instant, int], ...] = (("layer_backward", of_last), ("backward_end", of_first))
-    for instant, backward in in_backward:
+    of_last = fullest_moment(s, path, recomputed=recomputed > 0 and s.N - recomputed <= 1)
+    of_first = fullest_moment(s, path, recomputed=recomputed > 0)
+    in_backward: tuple[tuple[Instant, Moment], ...] = (("layer_backward", of_last), ("backward_end", of_first))
+    for instant, moment in in_backward:
         terms.append(
             TermSpec(
                 key=f"{instant}.adapter", part="activations", instants=frozenset({instant}),
-                bytes=backward * s.T,
-                formula=f"{backward} bytes a token: casts of the adapters beside the MLP's own transients",
+                bytes=(moment.bytes - own) * s.T,
+                formula=f"({moment.bytes} - {own}) bytes a token, beyond the MLP without adapters: {moment.what}",
                 source="peft tuners/lora/layer.py",
             )
         )  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 from planner.effects import Drop, Effect, Scale, TermSpec
 from planner.optimization import PlanContext
 from planner.parts.activations import MLP_BACKWARD, SAVED, SAVED_BY_MLP, both_layers
+from planner.parts.mlp_moments import without_adapters
 from planner.parts.sizes import Sizes
 from planner.parts.static import elementwise_bytes
 
@@ -22,12 +23,19 @@ def liger_effect(ctx: PlanContext, *, rms_norm: bool, swiglu: bool, rope: bool) 
     if rms_norm and s.is_half:
         for layers in ("layer", "other_layers"):
             drop += [Drop(key=f"{layers}.{norm}", formula="no fp32 copy") for norm in ("norm1", "norm2")]
+            drop += [
+                Drop(key=f"{layers}.trainable.{norm}", formula="the weight's gradient is made of the input")
+                for norm in ("norm1", "norm2")
+            ]
+        text = f"{s.c}d * T: the layer's input, where checkpointing does not keep it anyway"
+        add += both_layers(s, "alias.norm1", "activations", SAVED, s.c * s.d * s.T, text, source=_SOURCE)
         add += both_layers(s, "liger.norm1", "activations", SAVED, 4 * s.T, "4 * T: 1/rms", source=_SOURCE)
         add += both_layers(
             s, "liger.norm2", "activations", SAVED_BY_MLP, (s.c * s.d + 4) * s.T,
             f"({s.c}d + 4) * T: the MLP norm's input, and 1/rms", source=_SOURCE,
         )  # fmt: skip
         drop.append(Drop(key="final_norm", formula="no fp32 copy"))
+        drop.append(Drop(key="final_norm.trainable", formula="the weight's gradient is made of the input"))
         add.append(
             TermSpec(
                 key="liger.final_norm", part="activations", instants=frozenset({"forward_loss", "loss_backward"}),
@@ -41,10 +49,14 @@ def liger_effect(ctx: PlanContext, *, rms_norm: bool, swiglu: bool, rope: bool) 
             source=_SOURCE,
         )  # fmt: skip
         drop.append(Drop(key="layer_backward.mlp", formula="gradients are written over gate and up"))
+        # a trained down projection still holds its input when it makes the gradient of it
+        inputs = 1 if ctx.config.method == "full" else 0
         add.append(
             TermSpec(
                 key="layer_backward.liger_mlp", part="activations", instants=MLP_BACKWARD,
-                bytes=s.c * (s.d + s.f) * s.T, formula=f"{s.c}(d + f) * T: gradients of residual and product",
+                bytes=(without_adapters(s, fuses_swiglu=True) + inputs * s.c * s.f) * s.T,
+                formula=f"{s.c}(d + f) * T: gradients of residual and product"
+                + (f"; {s.c}f * T: the product, for down's weight" if inputs else ""),
                 source=_SOURCE,
             )
         )  # fmt: skip

@@ -95,7 +95,7 @@ def chunked_loss_effect(ctx: PlanContext, *, chunk_tokens: int) -> Effect:
             TermSpec(
                 key="fused_loss.backward", part="activations", instants=frozenset({"loss_backward"}),
                 bytes=s.c * head + max(through_norm, 4 * head + 2 * s.c * s.d * s.T),
-                formula=f"(16 + 2 * {s.c})d * T: gradient of the hidden states on its way through the last norm, fp32"
+                formula=f"({in_norm} + 2 * {s.c})d * T: gradient of the hidden states on its way through the last norm"
                 + (f"; or 4V * d, the head's gradient in fp32, if larger; and {s.c}V * d, its cast" if head else ""),
             ),
             *(_head_gradient(s) if head else ()),

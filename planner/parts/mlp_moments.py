@@ -1,0 +1,96 @@
+"""The moments of one layer's MLP in backward, with adapters, of which the fullest counts. Used by parts/adapters.py.
+
+Source: the order of peft's Linear.forward, ``base(x) + B(A(cast(x))) * scaling``, of its backward, and of a recompute
+that starts when backward first asks for a tensor of the layer: tests/planner/test_against_engine.py compares it with
+the tensors that torch really makes. Sizes are bytes a token beyond what other terms count as saved: gate, up, the
+norm's and the adapters' inputs and, without Liger, silu(gate). down's input is gone or counted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from operator import attrgetter
+
+from planner.parts.sizes import Sizes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlpPath:
+    """How the MLP of a layer runs."""
+
+    adapted: Collection[str]  # linears with an adapter
+    casts: bool  # fp32 adapters on a 16-bit base
+    autocast: bool
+    fuses_swiglu: bool  # gate and up are saved, silu(gate) is not, gradients are written over them
+    fuses_norm: bool  # the norm saves its input as it is, no fp32 copy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    bytes: int  # a token
+    what: str
+
+
+def without_adapters(s: Sizes, *, fuses_swiglu: bool) -> int:
+    """Backward of gate * up, beside the residual's gradient: product alone, or product, up and silu(gate)."""
+    return s.c * (s.d + (s.f if fuses_swiglu else 3 * s.f))
+
+
+def fullest_moment(s: Sizes, path: MlpPath, *, recomputed: bool) -> Moment:
+    """``recomputed``: the layer runs forward again in backward."""
+    moments = [
+        Moment(bytes=without_adapters(s, fuses_swiglu=path.fuses_swiglu), what="gradients of silu(gate) * up"),
+        *_backward(s, path),
+        *(_recompute(s, path) if recomputed else ()),
+    ]
+    fullest: Moment = max(moments, key=attrgetter("bytes"))
+    return fullest
+
+
+def _backward(s: Sizes, path: MlpPath) -> list[Moment]:
+    d, f, c = s.d, s.f, s.c
+    saved = (2 if path.fuses_swiglu else 3) * c * f
+    in_fp32 = path.casts and not path.autocast
+    moments = []
+    if "down_proj" in path.adapted:
+        if in_fp32:
+            size, what = 8 * f + 4 * d, "down's input and its gradient in fp32"
+        elif path.casts:
+            size, what = 6 * f + 2 * d, "gradient of down's input in fp32 and cast"
+        else:
+            size, what = c * (3 * f + d), "gradients of down's input by base and adapter, and their sum"
+        moments.append(Moment(bytes=size, what=what))
+    if "up_proj" in path.adapted:  # gate's gradient waits; silu(gate), gate and up are gone
+        size = 12 * f if in_fp32 else 3 * c * f
+        moments.append(Moment(bytes=size + c * d - saved, what="gradient of up, as it is and scaled"))
+    return moments
+
+
+def _recompute(s: Sizes, path: MlpPath) -> list[Moment]:
+    d, f, c = s.d, s.f, s.c
+    saved = (2 if path.fuses_swiglu else 3) * c * f
+    silu = 0 if path.fuses_swiglu else c * f
+    in_fp32 = path.casts and not path.autocast
+    adapts_down = "down_proj" in path.adapted
+    # what waits: the residual's gradient, and scaled for down's adapter; the residual itself, where a norm copied it
+    waits = c * d + (0 if path.fuses_norm or not s.is_half else c * d)
+    if adapts_down:
+        waits += 6 * d if in_fp32 else c * d
+    shares_input = not path.casts and {"gate_proj", "up_proj"} & set(path.adapted)  # then it is counted as saved
+    waits += 0 if shares_input else c * d
+    outputs = 10 * f if in_fp32 else 3 * c * f  # of the base, of B, and scaled
+    outputs += 4 * d if path.casts and path.autocast else 0  # and the input in fp32, on its way back to 16 bit
+    moments = []
+    if "up_proj" in path.adapted:
+        size, which = c * f + silu + outputs, "up"
+    else:
+        size, which = outputs if "gate_proj" in path.adapted else 0, "gate"
+    what = f"{which} recomputed: outputs of base and adapter, scaled"
+    moments.append(Moment(bytes=size + waits - saved, what=what))
+    product = c * f  # down's input
+    if adapts_down and path.casts:
+        product += (4 + (2 if path.autocast else 0)) * f
+    output = c * d if adapts_down else 0  # of the base
+    moments.append(Moment(bytes=product + waits + output, what="down recomputed: its input and that input's casts"))
+    return moments
