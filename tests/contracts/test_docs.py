@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from app.services.preset_reference import reference_page
+from app.services.preset_table import presets_page
 
 ROOT = Path(__file__).parents[2]
 
@@ -14,7 +15,8 @@ def test_the_page_of_preset_keys_is_current() -> None:
     assert page.read_text("utf-8") == reference_page(), "run: python -m app.services.preset_reference > " + str(page)
 
 
-def test_every_built_in_preset_stands_in_the_readme() -> None:
-    readme = (ROOT / "README.md").read_text("utf-8")
-    missing = [path.stem for path in (ROOT / "presets").glob("*.yaml") if f"`{path.stem}`" not in readme]
+def test_the_page_of_presets_is_current_and_names_each() -> None:
+    page = ROOT / "docs" / "presets.md"
+    assert page.read_text("utf-8") == presets_page(), "run: python -m app.services.preset_table > " + str(page)
+    missing = [path.stem for path in (ROOT / "presets").glob("*.yaml") if f"`{path.stem}`" not in page.read_text()]
     assert missing == []
