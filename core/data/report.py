@@ -17,7 +17,8 @@ from core.data.over_length import Fate
 from core.data.pack import fill_ratio, pack_lengths
 from planner.errors import ConfigError
 
-MAX_LISTED = 20  # bad rows named one by one; the rest is a count
+MAX_KEPT = 10_000  # bad rows the report names one by one; the rest is a count
+_MAX_LINES = 20  # of the words about them, and stretches of line numbers in one
 
 
 class DataRefused(ConfigError):
@@ -86,7 +87,7 @@ class Tally:
         self.problem_kinds[kind] += 1
         self.files.setdefault(file, Counter())["bad"] += 1
         self.fates["bad"] += 1
-        if len(self.problems) < MAX_LISTED:
+        if len(self.problems) < MAX_KEPT:
             self.problems.append({"file": file, "line": line, "kind": kind, "reason": reason})
 
     def settle(self, fate: Fate, length: int, origin: str) -> None:
@@ -196,13 +197,29 @@ def remarks_on(
 
 
 def problem_lines(problems: Mapping[str, Any]) -> list[str]:
-    """``train.jsonl:3,17: not valid JSON``: equal reasons of one file on one line, then how many are not listed."""
-    lines: dict[tuple[str, str], list[str]] = {}
+    """``train.jsonl:3,17-40: not valid JSON``: equal reasons of one file on one line, then how many are not listed."""
+    lines: dict[tuple[str, str], list[int]] = {}
     for item in problems["first"]:
-        lines.setdefault((item["file"], item["reason"]), []).append(str(item["line"]))
-    listed = [f"{file}:{','.join(numbers)}: {reason}" for (file, reason), numbers in lines.items()]
-    more = problems["count"] - len(problems["first"])
-    return [*listed, f"and {more:,} more"] if more else listed
+        lines.setdefault((item["file"], item["reason"]), []).append(item["line"])
+    listed, more = [], problems["count"]
+    for (file, reason), numbers in list(lines.items())[:_MAX_LINES]:
+        stretches = _stretches(numbers)
+        shown = stretches[:_MAX_LINES]
+        more -= sum(begin <= number <= end for number in numbers for begin, end in shown)
+        words = ",".join(str(begin) if begin == end else f"{begin}-{end}" for begin, end in shown)
+        listed.append(f"{file}:{words}{',...' if len(stretches) > len(shown) else ''}: {reason}")
+    return [*listed, f"and {more:,} more; --json names up to {MAX_KEPT:,}"] if more else listed
+
+
+def _stretches(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """3 17 18 19 -> (3, 3), (17, 19)."""
+    stretches: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if stretches and number == stretches[-1][1] + 1:
+            stretches[-1] = (stretches[-1][0], number)
+        else:
+            stretches.append((number, number))
+    return stretches
 
 
 def refusal(report: dict[str, Any], names: Sequence[str], *, skip_is_on: bool) -> DataRefused:

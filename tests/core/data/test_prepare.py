@@ -100,14 +100,20 @@ def test_bad_rows_stop_the_run_or_are_skipped_with_counts(run: Any) -> None:
     assert flips.report["train"]["shapes"] == {"alpaca": 3, "messages": 1}
 
 
-def test_only_the_first_twenty_bad_rows_are_listed(run: Any, tmp_path: Path) -> None:
+def test_all_bad_rows_are_listed_in_few_lines(run: Any, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text('{"text": "fine text here"}\n' + "broken\n" * 50)
+    path.write_text('{"text": "fine"}\n' + "broken\n" * 50 + '{"text": "fine"}\nbroken\n')
+    with pytest.raises(DataRefused) as caught:
+        run(path)
+    (listed,) = caught.value.why.splitlines()
+    assert listed.split(":")[1] == "2-51,53"
+    path.write_text('{"text": "fine"}\nbroken\n' * 50)
     with pytest.raises(DataRefused) as caught:
         run(path)
     listed, more = caught.value.why.splitlines()
-    assert listed.split(":")[1] == ",".join(str(line) for line in range(2, 22))
-    assert more == "and 30 more"
+    assert listed.split(":")[1] == ",".join(str(line) for line in range(2, 42, 2)) + ",..."
+    assert more.startswith("and 30 more; --json names")
+    assert [item["line"] for item in caught.value.report["problems"]["first"]] == list(range(2, 102, 2))
 
 
 def test_files_of_other_forms_give_the_same_tokens(run: Any, tmp_path: Path, chatml: Any) -> None:
