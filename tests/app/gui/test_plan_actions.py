@@ -58,7 +58,7 @@ def test_a_longer_row_moves_bar_and_verdict() -> None:
 
 def test_other_hardware_changes_the_limit_and_the_command() -> None:
     view = view_plan(replace(load_form(PRESET), gpu="A100-80G", count=2))
-    assert ">FITS<" in view.verdict
+    assert ">UNVERIFIED<" in view.verdict
     assert "--gpu 2xA100-80G" in view.command
     assert "gpu=2xA100-80G" in view.address
 
