@@ -26,9 +26,14 @@ class Family:
     qk_norm: bool
     num_kv_heads: int | None  # when num_key_value_heads is absent; None: as many as query heads
     max_position_embeddings: int  # when absent
+    head_dim: int | None = None  # when absent; None: hidden_size / query heads
+    is_tied: bool = False  # the head is the embeddings, when tie_word_embeddings is absent
 
 
 FAMILIES: Mapping[str, Family] = {
+    "gemma": Family(
+        qkv_bias=None, qk_norm=False, num_kv_heads=16, max_position_embeddings=8192, head_dim=256, is_tied=True
+    ),
     "llama": Family(qkv_bias=None, qk_norm=False, num_kv_heads=None, max_position_embeddings=2048),
     "mistral": Family(qkv_bias=False, qk_norm=False, num_kv_heads=8, max_position_embeddings=131072),
     "mixtral": Family(qkv_bias=False, qk_norm=False, num_kv_heads=8, max_position_embeddings=131072),
@@ -36,6 +41,7 @@ FAMILIES: Mapping[str, Family] = {
     "qwen2_moe": Family(qkv_bias=True, qk_norm=False, num_kv_heads=16, max_position_embeddings=32768),
     "qwen3": Family(qkv_bias=None, qk_norm=True, num_kv_heads=None, max_position_embeddings=32768),
     "qwen3_moe": Family(qkv_bias=None, qk_norm=True, num_kv_heads=4, max_position_embeddings=32768),
+    "smollm3": Family(qkv_bias=None, qk_norm=False, num_kv_heads=4, max_position_embeddings=32768, is_tied=True),
 }
 
 
@@ -90,7 +96,7 @@ def _decoder(name: str, family_name: str, config: Mapping[str, Any]) -> ModelSpe
             why="num_attention_heads has to be a multiple of num_key_value_heads.",
             fix="Correct config.json.",
         )
-    if config.get("head_dim") is None and hidden % heads:
+    if config.get("head_dim") is None and family.head_dim is None and hidden % heads:
         raise ConfigError(
             f"{name}: hidden_size {hidden} is not a multiple of {heads} heads, and head_dim is not given.",
             why="head_dim would be hidden_size / num_attention_heads.",
@@ -106,15 +112,15 @@ def _decoder(name: str, family_name: str, config: Mapping[str, Any]) -> ModelSpe
         num_layers=layers,
         num_attention_heads=heads,
         num_kv_heads=kv_heads,
-        head_dim=positive(name, config, "head_dim", default=hidden // heads),
+        head_dim=positive(name, config, "head_dim", default=family.head_dim or hidden // heads),
         vocab_size=positive(name, config, "vocab_size"),
         max_position_embeddings=positive(
             name, config, "max_position_embeddings", default=family.max_position_embeddings
         ),
-        tie_word_embeddings=flag(name, config, "tie_word_embeddings"),
+        tie_word_embeddings=flag(name, config, "tie_word_embeddings", default=family.is_tied),
         qkv_bias=flag(name, config, "qkv_bias", default=qkv_bias) if family_name == "qwen2_moe" else qkv_bias,
         o_bias=attention_bias if family.qkv_bias is None else False,
-        mlp_bias=family_name == "llama" and flag(name, config, "mlp_bias"),
+        mlp_bias=family_name in ("llama", "smollm3") and flag(name, config, "mlp_bias"),
         qk_norm=family.qk_norm,
         sliding_window=_sliding_window(name, family_name, config, layers),
         num_parameters=0,
@@ -148,10 +154,10 @@ def _sliding_window(name: str, family: str, config: Mapping[str, Any], layers: i
     layer_types = config.get("layer_types")
     if isinstance(layer_types, list | tuple):
         return positive(name, config, "sliding_window") if "sliding_attention" in layer_types else None
-    if family.startswith("qwen"):
+    if family.startswith(("qwen", "smollm3")):
         if not flag(name, config, "use_sliding_window"):
             return None
-        slides_from = 0 if family.endswith("_moe") else config.get("max_window_layers", 28)
+        slides_from = 0 if family.endswith(("_moe", "smollm3")) else config.get("max_window_layers", 28)
         if not isinstance(slides_from, int) or slides_from >= layers:
             return None
     return positive(name, config, "sliding_window")

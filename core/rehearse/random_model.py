@@ -38,7 +38,9 @@ def random_model(config: RunConfig, raw_config: Mapping[str, Any], device: torch
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(model_config, dtype=dtype, attn_implementation=ATTENTION_NAME)
     decoder = model.get_decoder()
-    decoder.rotary_emb = type(decoder.rotary_emb)(config=model_config, device=device)  # its buffers are computed
+    with device:  # its buffers are computed
+        decoder.rotary_emb = type(decoder.rotary_emb)(config=model_config)
+    _compute_buffers(model, device)
     generator = torch.Generator(device).manual_seed(config.seed)
     qlora = config.optimization("qlora")
     for layer in decoder.layers:
@@ -63,6 +65,15 @@ class _OneLayer(nn.Module):
 
     def get_decoder(self) -> nn.Module:
         return self
+
+
+def _compute_buffers(model: nn.Module, device: torch.device) -> None:
+    """Other buffers that a family computes, as Gemma does the scale of its embeddings; weights are still to come."""
+    for module in model.modules():
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            if buffer.is_meta:
+                module.register_buffer(name, torch.empty_like(buffer, device=device), persistent=False)
+                model._init_weights(module)
 
 
 def _fill(module: nn.Module, device: torch.device, generator: torch.Generator) -> None:

@@ -134,8 +134,10 @@ class OneRange(LongestRows):
 
 
 def with_depth(model_config: Mapping[str, Any], num_layers: int) -> dict[str, Any]:
-    """The same model with fewer layers."""
-    cut = {**model_config, "num_hidden_layers": num_layers}
-    if isinstance(cut.get("layer_types"), list | tuple):
-        cut["layer_types"] = list(cut["layer_types"])[:num_layers]
-    return cut
+    """The same model with fewer layers, and lists of one value for each layer as short."""
+    whole = model_config["num_hidden_layers"]
+
+    def cut(value: Any) -> Any:
+        return value[:num_layers] if isinstance(value, list | tuple) and len(value) == whole else value
+
+    return {**{key: cut(value) for key, value in model_config.items()}, "num_hidden_layers": num_layers}

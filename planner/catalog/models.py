@@ -105,6 +105,11 @@ _QWEN3_VL = {
         ("4B", 2560, 1024, 24, 4096, (5, 11, 17)), ("8B", 4096, 1152, 27, 4304, (8, 16, 24)),
     )
 }  # fmt: skip
+_GEMMA = {
+    "2b": _decoder("gemma", 2048, 16384, 18, 8, 1, 256000, 8192, tied=True, head_dim=256),
+    "7b": _decoder("gemma", 3072, 24576, 28, 16, 16, 256000, 8192, tied=True, head_dim=256),
+}
+_SMOLLM3 = _decoder("smollm3", 2048, 11008, 36, 16, 4, 128256, 65536, tied=True)
 _MISTRAL_V02 = _decoder("mistral", 4096, 14336, 32, 32, 8, 32000, 32768)
 _MISTRAL_NEMO = _decoder("mistral", 5120, 14336, 40, 32, 8, 131072, 131072, head_dim=128)
 _MISTRAL_V03 = _decoder("mistral", 4096, 14336, 32, 32, 8, 32768, 32768, head_dim=128)
@@ -137,6 +142,10 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
         for size in ("7B", "14B", "32B")
     },
     "deepseek-ai/DeepSeek-R1-Distill-Llama-8B": _LLAMA31["8B"],
+    **{f"google/gemma-{size}": config for size, config in _GEMMA.items()},
+    **{f"google/gemma-1.1-{size}-it": config for size, config in _GEMMA.items()},
+    "HuggingFaceTB/SmolLM3-3B": _SMOLLM3,
+    "HuggingFaceTB/SmolLM3-3B-Base": _SMOLLM3,
     "TinyLlama/TinyLlama-1.1B-Chat-v1.0": _decoder("llama", 2048, 5632, 22, 32, 4, 32000, 2048),
     "01-ai/Yi-1.5-9B-Chat": _decoder("llama", 4096, 11008, 48, 32, 4, 64000, 4096),
     "mistralai/Mistral-7B-Instruct-v0.2": _MISTRAL_V02,

@@ -39,6 +39,11 @@ def both_layers(
     )  # fmt: skip
 
 
+def normed_bytes(s: Sizes, model: ModelSpec) -> int:
+    """Of one element of what a norm's weight multiplies: Gemma casts to the compute dtype after that, others before."""
+    return 4 if model.family == "gemma" else s.c
+
+
 def saved_terms(s: Sizes, model: ModelSpec) -> tuple[TermSpec, ...]:
     """What autograd keeps of one layer, and N-1 times of the others."""
     c = s.c
@@ -59,8 +64,9 @@ def saved_terms(s: Sizes, model: ModelSpec) -> tuple[TermSpec, ...]:
         saved("attention.qk_norm", (4 * width + 4 * heads) * s.T, "4(q + kv + H + K) * T: q and k in fp32 before norm")
         saved("trainable.attention.qk_norm", c * width * s.T, f"{c}(q + kv) * T: normed q and k, for their weights")
     saved("mlp", 3 * c * s.f * s.T, f"3 * {c}f * T: gate, up, silu(gate)", SAVED_BY_MLP)
-    saved("trainable.norm1", c * s.d * s.T, f"{c}d * T: normed input, for the norm's weight")
-    saved("trainable.norm2", c * s.d * s.T, f"{c}d * T: normed input of the MLP, for the norm's weight", SAVED_BY_MLP)
+    n = normed_bytes(s, model)
+    saved("trainable.norm1", n * s.d * s.T, f"{n}d * T: normed input, for the norm's weight")
+    saved("trainable.norm2", n * s.d * s.T, f"{n}d * T: normed input of the MLP, for the norm's weight", SAVED_BY_MLP)
     saved("trainable.attention.input", c * s.d * s.T, f"{c}d * T: input of q, k, v")
     saved("trainable.mlp_input", c * s.d * s.T, f"{c}d * T: input of gate and up", SAVED_BY_MLP)
     saved("trainable.mlp_product", c * s.f * s.T, f"{c}f * T: input of down", SAVED_BY_DOWN)

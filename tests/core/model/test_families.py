@@ -26,10 +26,13 @@ TRAINED = {
     "Qwen2.5": ("qwen2", {}),
     "Qwen3": ("qwen3", {}),
     "Mistral": ("mistral", {}),
+    "Gemma": ("gemma", {"tie_word_embeddings": True}),
+    "SmolLM3, a layer without rotation": ("smollm3", {"no_rope_layers": [1, 0], "pad_token_id": None}),
 }
 REFUSED = {
-    "Qwen3-MoE": "qwen3_moe", "Gemma 2": "gemma2", "Gemma 3": "gemma3_text", "Phi-4": "phi3",
-    "InternLM3": "internlm3", "GLM-4": "glm4", "a family nobody knows": "madeup_lm",
+    "Gemma 2": "gemma2", "Gemma 3": "gemma3_text", "Phi-4": "phi3",
+    "InternLM3": "internlm3", "GLM-4": "glm4",
+    "a family nobody knows": "madeup_lm",
 }  # fmt: skip
 EVERYTHING = (setting("gradient_checkpointing", save_attention=True), setting("fused_loss", chunk_tokens=9),
               setting("packing"))  # fmt: skip
@@ -60,5 +63,5 @@ def test_other_families_are_refused_by_name_before_weights_are_looked_for(name, 
               "num_hidden_layers": 2, "intermediate_size": 128, "vocab_size": 100,
               "auto_map": {"AutoConfig": "configuration.Evil"}}  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ConfigError, match=rf"model_type '{model_type}' is not supported.*llama, mistral, qwen2, qwen3"):
+    with pytest.raises(ConfigError, match=rf"model_type '{model_type}' is not supported.*gemma, llama, mistral"):
         load_model(run_config(model=str(tmp_path)), CPU)

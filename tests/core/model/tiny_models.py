@@ -1,4 +1,4 @@
-"""Tiny models of the four families, rows of random samples, and the plain way to their loss and gradients."""
+"""Tiny models of the families, rows of random samples, and the plain way to their loss and gradients."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import (
+    GemmaConfig,
+    GemmaForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -19,6 +21,8 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
 )
 
 from core.attention.register import register_attention
@@ -38,6 +42,10 @@ FAMILIES: dict[str, tuple[type, type]] = {
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
     "mistral": (MistralConfig, MistralForCausalLM),
 }
+MODULE_FAMILIES: dict[str, tuple[type, type]] = {  # by modules only: no head groups, no Liger, no layer engine
+    "gemma": (GemmaConfig, GemmaForCausalLM),
+    "smollm3": (SmolLM3Config, SmolLM3ForCausalLM),
+}
 VOCABULARY = 97
 CPU = torch.device("cpu")
 
@@ -56,7 +64,7 @@ def tiny_model(
 ) -> PreTrainedModel:
     """A model with random weights that are large enough to matter, the same for the same arguments."""
     register_attention()
-    config_class, model_class = FAMILIES[family]
+    config_class, model_class = {**FAMILIES, **MODULE_FAMILIES}[family]
     config = config_class(
         **{
             "vocab_size": VOCABULARY,
