@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from planner.errors import ConfigError
 from planner.model_checks import planned_only_models
 from planner.optimization import Optimization, PlanContext
 from planner.parts.optimizer import is_8bit
+from planner.rope import check_positions
 from planner.types import Issue, RunConfig
 from planner.update_checks import update_issues
 
@@ -36,7 +36,7 @@ def refuse_impossible_counts(config: RunConfig) -> None:
 def collect_issues(ctx: PlanContext, optimizations: Sequence[Optimization]) -> tuple[Issue, ...]:
     """Errors first; every check of every enabled optimization."""
     issues = [
-        *_length(ctx),
+        *check_positions(ctx.config, ctx.model),
         *_world(ctx),
         *_dtype(ctx),
         *_precision(ctx),
@@ -46,39 +46,6 @@ def collect_issues(ctx: PlanContext, optimizations: Sequence[Optimization]) -> t
     ]
     rank = {"error": 0, "warning": 1, "info": 2}
     return tuple(sorted(issues, key=lambda issue: rank[issue.severity]))
-
-
-def _length(ctx: PlanContext) -> list[Issue]:
-    native, length = ctx.model.max_position_embeddings, ctx.config.max_length
-    scaling = dict(ctx.config.rope_scaling)
-    factor = float(scaling.get("factor", 1.0))
-    if length <= native * factor:
-        if not scaling or length <= native:
-            return []
-        return [
-            Issue(
-                code="rope-scaled", severity="info",
-                what=f"Rows of {length} tokens are {length / native:.2f} times the model's native {native}.",
-                why=f"RoPE scaling ({scaling.get('type', 'unknown')}, factor {factor:g}) stretches positions.",
-                fix="Expect some loss of quality on short texts; compare on held-out data.",
-            )
-        ]  # fmt: skip
-    needed = next_factor(length, native)
-    return [
-        Issue(
-            code="length-beyond-model", severity="error",
-            what=f"max_length {length} is beyond the {native} positions of {ctx.model.name}"
-            + (f", also with rope_scaling factor {factor:g} ({int(native * factor)})." if scaling else "."),
-            why="Positions the model never saw give garbage without RoPE scaling.",
-            fix=f"Set rope_scaling: {{type: yarn, factor: {needed:g}}}, or max_length: {native}.",
-            suggestion=(("rope_scaling", {"type": "yarn", "factor": needed}),),
-        )
-    ]  # fmt: skip
-
-
-def next_factor(length: int, native: int) -> float:
-    """The smallest RoPE factor that covers ``length``, in steps of 0.5."""
-    return math.ceil(2 * length / native) / 2
 
 
 def _world(ctx: PlanContext) -> list[Issue]:

@@ -42,6 +42,7 @@ class ModelSpec:
     num_parameters: int  # exact, tied weights counted once
     checkpoint_dtype: str = "bfloat16"  # of the weights on disk, as config.json says
     experts: Experts | None = None
+    positions_before_scaling: int | None = None  # of a model that brings RoPE scaling along; None: it brings none
     tower_parameters: int = 0  # of num_parameters: the vision tower and its merger, which text does not pass through
 
     @property
@@ -51,6 +52,11 @@ class ModelSpec:
     @property
     def kv_width(self) -> int:
         return self.num_kv_heads * self.head_dim
+
+    @property
+    def original_positions(self) -> int:
+        """What a factor of RoPE scaling multiplies."""
+        return self.positions_before_scaling or self.max_position_embeddings
 
     @property
     def mlp_width(self) -> int:

@@ -104,6 +104,8 @@ def _decoder(name: str, family_name: str, config: Mapping[str, Any]) -> ModelSpe
         )
     attention_bias = flag(name, config, "attention_bias")
     qkv_bias = attention_bias if family.qkv_bias is None else family.qkv_bias
+    positions = positive(name, config, "max_position_embeddings", default=family.max_position_embeddings)
+    original, stretched = _brought_scaling(name, config, positions)
     spec = ModelSpec(
         name=name,
         family=family_name,
@@ -114,9 +116,8 @@ def _decoder(name: str, family_name: str, config: Mapping[str, Any]) -> ModelSpe
         num_kv_heads=kv_heads,
         head_dim=positive(name, config, "head_dim", default=family.head_dim or hidden // heads),
         vocab_size=positive(name, config, "vocab_size"),
-        max_position_embeddings=positive(
-            name, config, "max_position_embeddings", default=family.max_position_embeddings
-        ),
+        max_position_embeddings=max(positions, stretched),
+        positions_before_scaling=original,
         tie_word_embeddings=flag(name, config, "tie_word_embeddings", default=family.is_tied),
         qkv_bias=flag(name, config, "qkv_bias", default=qkv_bias) if family_name == "qwen2_moe" else qkv_bias,
         o_bias=attention_bias if family.qkv_bias is None else False,
@@ -161,6 +162,24 @@ def _sliding_window(name: str, family: str, config: Mapping[str, Any], layers: i
         if not isinstance(slides_from, int) or slides_from >= layers:
             return None
     return positive(name, config, "sliding_window")
+
+
+def _brought_scaling(name: str, config: Mapping[str, Any], positions: int) -> tuple[int | None, int]:
+    """(positions before the RoPE scaling that the model brings along, positions by its factor); (None, 0) without."""
+    key = "rope_parameters" if config.get("rope_parameters") is not None else "rope_scaling"
+    if config.get(key) is None:
+        return None, 0
+    scaling = section(name, config, key)
+    if scaling.get("rope_type", scaling.get("type", "default")) == "default":
+        return None, 0
+    factor = scaling.get("factor", 1.0)
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= 1e6:
+        raise ConfigError(
+            f"{name}: {key} has factor {factor!r} in config.json.", why="It multiplies the model's positions.",
+            fix=f"Correct {key}.",
+        )  # fmt: skip
+    original = positive(f"{name}, {key}", scaling, "original_max_position_embeddings", default=positions)
+    return original, int(original * factor)
 
 
 def _checkpoint_dtype(name: str, config: Mapping[str, Any]) -> str:

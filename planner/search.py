@@ -18,12 +18,12 @@ from planner.explain import why_it_fits, why_not
 from planner.goals import GOALS
 from planner.optimization import Registry
 from planner.price import ROOMY, Candidate, price, shortfall
+from planner.rope import reach
 from planner.space import Problem, candidates
 from planner.spend import spend
 from planner.types import Alternative, ClusterSpec, Environment, ModelSpec, RunConfig
 
 LENGTH_STEP = 256  # lengths are answered in whole steps of this
-LONGEST_CONSIDERED = 1 << 24
 LARGEST_BATCH_CONSIDERED = 1 << 14
 MOST_SPENT = 16  # candidates, the fastest that fit, whose memory left over is spent
 
@@ -91,7 +91,7 @@ def longest_length(
 ) -> int:
     """The longest max_length, in steps of 256 tokens, whose point value is within usable; 0 when none is.
 
-    The model's own maximum does not bound it: beyond, a plan asks for rope_scaling.
+    The model's positions bound it, with what the config's rope_scaling adds to them.
     """
     problem = Problem(
         config=config, model=model, cluster=cluster, environment=environment, registry=registry,
@@ -101,7 +101,7 @@ def longest_length(
     def fits(steps: int) -> bool:
         return _holds(problem, replace(config, max_length=steps * LENGTH_STEP))
 
-    return LENGTH_STEP * largest(fits, LONGEST_CONSIDERED // LENGTH_STEP)
+    return LENGTH_STEP * largest(fits, reach(config, model) // LENGTH_STEP)
 
 
 def largest_batch(
@@ -128,7 +128,7 @@ def largest_batch(
 
 def largest(holds: Callable[[int], bool], bound: int) -> int:
     """The largest n in 1..bound with holds(n), for a predicate that stays false once it is; 0 when holds(1) is."""
-    if not holds(1):
+    if bound < 1 or not holds(1):
         return 0
     low, high = 1, 2
     while high <= bound and holds(high):

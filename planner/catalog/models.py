@@ -48,13 +48,22 @@ _QWEN25 = {
     "72B": _decoder("qwen2", 8192, 29568, 80, 64, 8, 152064, 32768),
 }
 _QWEN25_LONG_BASES = ("1.5B", "7B", "14B", "32B", "72B")  # the base models of these sizes say 131072 positions
+def _stretched(config: Mapping[str, Any], factor: float) -> dict[str, Any]:
+    """Llama 3.1 and later: 131,072 positions by scaling RoPE from 8,192."""
+    scaling = {
+        "rope_type": "llama3", "factor": factor, "original_max_position_embeddings": 8192, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+    }  # fmt: skip
+    return {**config, "rope_scaling": scaling}
+
+
 _LLAMA31 = {
-    "8B": _decoder("llama", 4096, 14336, 32, 32, 8, 128256, 131072),
-    "70B": _decoder("llama", 8192, 28672, 80, 64, 8, 128256, 131072),
+    "8B": _stretched(_decoder("llama", 4096, 14336, 32, 32, 8, 128256, 131072), 8.0),
+    "70B": _stretched(_decoder("llama", 8192, 28672, 80, 64, 8, 128256, 131072), 8.0),
 }
 _LLAMA32 = {
-    "1B": _decoder("llama", 2048, 8192, 16, 32, 8, 128256, 131072, tied=True, head_dim=64),
-    "3B": _decoder("llama", 3072, 8192, 28, 24, 8, 128256, 131072, tied=True, head_dim=128),
+    "1B": _stretched(_decoder("llama", 2048, 8192, 16, 32, 8, 128256, 131072, tied=True, head_dim=64), 32.0),
+    "3B": _stretched(_decoder("llama", 3072, 8192, 28, 24, 8, 128256, 131072, tied=True, head_dim=128), 32.0),
 }
 _SMOLLM2 = {
     "135M": _decoder("llama", 576, 1536, 30, 9, 3, 49152, 8192, tied=True),

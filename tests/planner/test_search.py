@@ -200,6 +200,14 @@ def test_an_unknown_goal_is_refused_with_the_known_ones() -> None:
     assert "fastest" in refused.value.why
 
 
+def test_longest_length_ends_at_the_positions_of_the_model_and_of_its_scaling() -> None:
+    def longest(**values: Any) -> int:
+        return longest_length(**arguments(gpu="H200", autocast=True, **values))
+
+    assert longest() == 32768
+    assert longest(rope_scaling=(("factor", 2.0), ("type", "yarn"))) == 65536
+
+
 def test_longest_length_is_the_edge() -> None:
     given = arguments(autocast=True)
     longest = longest_length(**given)
@@ -215,7 +223,10 @@ def test_longest_length_is_the_edge() -> None:
 
 def test_longest_length_grows_with_the_sequence_degree_and_is_zero_when_weights_do_not_fit() -> None:
     one = longest_length(**arguments(autocast=True))
-    four = longest_length(**arguments(count=4, parallel=ParallelDegrees(ulysses=4), autocast=True))
+    stretched = (("factor", 4.0), ("type", "yarn"))
+    four = longest_length(
+        **arguments(count=4, parallel=ParallelDegrees(ulysses=4), autocast=True, rope_scaling=stretched)
+    )
     # exchange buffers and NCCL are paid for; the row is shared
     assert 2.5 * one < four < 4 * one
     assert longest_length(**arguments(gpu="T4")) == 0
