@@ -1,73 +1,50 @@
-"""The whole way on a real tiny run: plan, launch, watch, detach, come back, stop and save, resume, done."""
+"""The whole way on a real tiny run: plan, apply, launch, watch, detach, come back, stop and save, resume, done; and from
+a forced failure over its post-mortem to a run that has the fix."""
 
 from __future__ import annotations
 
 import json
-import time
+import os
+import resource
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
 
 import pytest
-import yaml
 
-from app.services.control import stop, wait_for_end
-from app.services.presets import load_preset
+from app.services.planning import plan_preset
 from app.services.runs import list_runs
 from app.tui.app import LongfitApp
+from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.screens.run import RunScreen
-from tests.app.tui.conftest import screen_text, settle, words
-from tests.core.train.tiny_llama import save_tiny_llama
+from app.tui.services import Services
+from app.tui.widgets.alternatives import AlternativesTable
+from planner.plan_json import plan_to_dict
+from tests.app.tui.conftest import settle, until, words
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-PRESET = {
-    "name": "tiny",
-    "hardware": {"gpu": "cpu", "count": 1},
-    "dtype": "float32",
-    "max_length": 64,
-    "max_steps": 400,
-    "learning_rate": 0.01,
-    "lora": {"rank": 4},
-    "packing": True,
-}
 
-
-@pytest.fixture
-def preset(tmp_path, monkeypatch):
-    monkeypatch.setenv("LONGFIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("LONGFIT_RUNS", str(tmp_path / "runs"))
-    model = save_tiny_llama(tmp_path / "model")
-    rows = [
-        {"messages": [{"role": "user", "content": f"name {i}"}, {"role": "assistant", "content": f"long {i}"}]}
-        for i in range(200)
-    ]
-    data = tmp_path / "rows.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    content = {**PRESET, "model": str(model), "data": {"train": [str(data)], "eval_fraction": 0.1}}
-    path = tmp_path / "tiny.yaml"
-    path.write_text(yaml.safe_dump(content))
-    yield load_preset(str(path))
-    for run in list_runs().runs:
-        if run.is_live:
-            stop(run.paths, "kill")
-            wait_for_end(run.paths, timeout_seconds=20)
-
-
-async def until(pilot, fact, *, seconds=120) -> str:
-    """The screen's text once ``fact`` (a text, or a test of the app) is there."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        await pilot.pause(0.2)
-        text = screen_text(pilot.app)
-        if fact in text if isinstance(fact, str) else fact(pilot.app):
-            return text
-    raise AssertionError(f"{fact} did not appear in {seconds} s:\n{screen_text(pilot.app)}")
-
-
-async def test_plan_launch_detach_reattach_stop_resume_done(preset):
+async def test_plan_apply_launch_detach_reattach_stop_resume_done(tiny_preset):
+    preset = tiny_preset()
     app = LongfitApp(preset=preset)
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await settle(pilot)
         await pilot.press("]")
         assert app.screen.draft.overrides == {"max_length": 128}
+        await settle(pilot)
+        table = app.screen.query_one(AlternativesTable)
+        table.move_cursor(row=1)
+        promised = table.found[0].used_bytes
+        await pilot.press("a")  # the fastest of the recommended ones
+        await settle(pilot)
+        overrides = app.screen.draft.overrides
+        assert set(overrides) > {"max_length"}
+        assert app.screen.plan.worst_gpu.used_bytes == promised
+        # the numbers of the screen are those of `longfit plan --json`
+        same = plan_to_dict(plan_preset(preset, overrides, cluster=app.screen.plan.cluster).plan)
+        assert plan_to_dict(app.screen.plan)["gpus"] == same["gpus"]
         await pilot.press("L")
         await pilot.pause(0.3)
         assert "FITS" in words(app)
@@ -98,12 +75,9 @@ async def test_plan_launch_detach_reattach_stop_resume_done(preset):
         assert app.screen.feed.loss.last["step"] == 400
 
 
-async def test_a_forced_failure_shows_its_post_mortem(preset):
+async def test_a_rank_that_was_killed_leaves_its_post_mortem(tiny_preset):
     """The one rank is killed from outside, as the kernel's out-of-memory killer would."""
-    import os
-    import signal
-
-    app = LongfitApp(preset=preset)
+    app = LongfitApp(preset=tiny_preset())
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await settle(pilot)
         await pilot.press("L")
@@ -115,3 +89,70 @@ async def test_a_forced_failure_shows_its_post_mortem(preset):
         await until(pilot, lambda app: "SIGKILL" in words(app, "#failure"))  # the post-mortem follows the state
         text = words(app, "#failure")
         assert "memory at its highest" in text
+
+
+@contextmanager
+def address_space(limit_bytes):
+    """Processes that start in this block get no more address space than this."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def imports_bytes():
+    """Address space of a process that has imported what a worker imports."""
+    code = "import torch, transformers, peft; print(open('/proc/self/status').read())"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True).stdout
+    return 1024 * int(next(line for line in said.splitlines() if line.startswith("VmPeak")).split()[1])
+
+
+class Cramped(Services):
+    """The first launch gets too little memory for its logits, those after it all that there is."""
+
+    def __init__(self, limit_bytes):
+        super().__init__()
+        self.limit_bytes = limit_bytes
+
+    def launch(self, preset, overrides, *, cpu, allow_over):
+        if self.limit_bytes is None:
+            return super().launch(preset, overrides, cpu=cpu, allow_over=allow_over)
+        with address_space(self.limit_bytes):
+            self.limit_bytes = None
+            return super().launch(preset, overrides, cpu=cpu, allow_over=allow_over)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the failure is forced through RLIMIT_AS")
+async def test_a_forced_failure_is_explained_and_mended_by_one_key(tiny_preset):
+    preset = tiny_preset(
+        vocab_size=32_000, max_length=512, per_device_train_batch_size=8, max_steps=2, gradient_checkpointing=True
+    )  # logits of 524 MB, and their gradient
+    app = LongfitApp(Cramped(imports_bytes() + (700 << 20)), preset=preset)
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await settle(pilot)
+        await pilot.press("L")
+        await pilot.pause(0.3)
+        await pilot.press("y")
+        await until(pilot, lambda app: isinstance(app.screen, RunScreen))
+        await until(pilot, "FAILED")
+        await until(pilot, lambda app: "the planner says that this fits" in words(app, "#failure"))
+        text = words(app, "#failure")
+        assert "out of memory" in text
+        failed = app.screen.feed
+        first = failed.postmortem["out_of_memory"]["changes"][0]["changes"]
+        await pilot.press("a")
+        await pilot.pause(0.5)
+        assert isinstance(app.screen, ConfirmScreen)
+        for key in first:
+            assert f"+ {key}" in words(app), key
+        await pilot.press("y")
+        await until(pilot, lambda app: isinstance(app.screen, RunScreen) and app.screen.feed is not failed)
+        await until(pilot, "DONE")
+        mended = app.screen.feed
+    assert mended.run.id != failed.run.id
+    assert mended.state.step == 2
+    plan = json.loads(failed.run.plan.read_text())
+    peak = mended.memory.ranks[0].peak_bytes
+    assert peak < plan["gpus"][0]["peak"]["allocated_bytes"]

@@ -9,7 +9,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 
-def save_tiny_llama(directory: Path, *, hidden_size: int = 32) -> Path:
+def save_tiny_llama(directory: Path, *, hidden_size: int = 32, vocab_size: int | None = None) -> Path:
+    """``vocab_size``: rows of the embedding, when there are to be more than the tokenizer has words."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -28,7 +29,7 @@ def save_tiny_llama(directory: Path, *, hidden_size: int = 32) -> Path:
     fast.save_pretrained(directory)
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=len(fast),
+        vocab_size=vocab_size or len(fast),
         hidden_size=hidden_size,
         intermediate_size=64,
         num_hidden_layers=2,
