@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from rich.text import Text
 from textual.app import App, SystemCommand
@@ -16,14 +16,14 @@ from textual.screen import Screen
 
 from app.services.draft import Draft
 from app.tui.screens.dialogs import TextScreen
-from app.tui.screens.plan import PlanScreen
-from app.tui.screens.presets import PresetsScreen
-from app.tui.screens.run import RunScreen
-from app.tui.screens.runs import RunsScreen
 from app.tui.services import Services
 from app.tui.themes import DEFAULT_THEME, THEMES
 from app.views.text import legend_text
 from planner.types import Preset
+
+if TYPE_CHECKING:
+    from app.tui.screens.plan import PlanScreen
+    from app.tui.screens.run import RunScreen
 
 
 class LongfitApp(App[None]):
@@ -91,23 +91,32 @@ class LongfitApp(App[None]):
             self.push_screen(name)
 
     def _make_screen(self, name: str) -> Screen[Any]:
+        """A screen is imported when it is first shown: the first one must not wait for all others."""
         if name == "plan":
+            from app.tui.screens.plan import PlanScreen
+
             return PlanScreen(self.services, self.preset or self._first_preset())
         if name == "run" and self.run_dir is not None:
+            from app.tui.screens.run import RunScreen
+
             return RunScreen(self.services, self.run_dir, exit_when_final=self.exit_when_final)
         if name == "runs":
+            from app.tui.screens.runs import RunsScreen
+
             return RunsScreen(self.services)
         if name == "data":
-            from app.tui.screens.data import DataScreen  # numpy: the first screen must not wait for it
+            from app.tui.screens.data import DataScreen
 
             return DataScreen(self.services)
+        from app.tui.screens.presets import PresetsScreen
+
         return PresetsScreen(self.services)
 
     @property
     def draft(self) -> Draft:
         """What the Plan screen has at hand; other screens compare with it and report on it."""
-        plan = self._screens.get("plan")
-        return plan.draft if isinstance(plan, PlanScreen) else Draft.of(self.preset or self._first_preset())
+        plan = cast("PlanScreen | None", self._screens.get("plan"))
+        return plan.draft if plan is not None else Draft.of(self.preset or self._first_preset())
 
     def open_preset(self, preset: Preset) -> None:
         """Load a preset into the Plan screen; what was edited there can be had back with undo."""
@@ -115,8 +124,7 @@ class LongfitApp(App[None]):
 
     def open_draft(self, draft: Draft) -> None:
         self.switch_to("plan")
-        plan = self._screens["plan"]
-        assert isinstance(plan, PlanScreen)
+        plan = cast("PlanScreen", self._screens["plan"])
         self.call_after_refresh(plan.change, draft)
 
     def open_run(self, run_dir: Path) -> None:
@@ -135,8 +143,8 @@ class LongfitApp(App[None]):
 
     async def action_quit(self) -> None:
         """Leave. A run that goes on is named, for it does not need this screen."""
-        run = self._screens.get("run")
-        words = run.farewell if isinstance(run, RunScreen) else ""
+        run = cast("RunScreen | None", self._screens.get("run"))
+        words = run.farewell if run is not None else ""
         self.exit(message=Text(words) if words else None)
 
     def action_help(self) -> None:

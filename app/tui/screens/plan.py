@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.message import Message
 from textual.screen import Screen
-from textual.timer import Timer
 from textual.widgets import DataTable, Footer
 
 from app.services.draft import AS_PRESET, Draft
 from app.tui.fields import field_of_error, field_text
 from app.tui.screens.dialogs import PickerScreen
-from app.tui.screens.explaining import explain, explain_focused, pick_number
-from app.tui.screens.ladder import Changes, LadderScreen
-from app.tui.screens.launching import Launched, start_launch
-from app.tui.screens.paste import PasteScreen
-from app.tui.screens.rehearsal import start_rehearsal
-from app.tui.screens.saving import ask_and_save
+from app.tui.search import LongestFound, Recommended, Search
 from app.tui.services import Services
 from app.tui.widgets.alternatives import AlternativesTable
 from app.tui.widgets.fields import FieldChanged, PickerRequested
@@ -35,24 +29,17 @@ from app.views.parts import changes_words
 from app.views.plan_view import cluster_words, command_text, issue_words, speed_words
 from planner.errors import LongfitError
 from planner.goals import GOALS, Goal
-from planner.types import Alternative, Plan, Preset
+from planner.types import Plan, Preset
 
-SEARCH_DELAY_S = 0.06  # after the last edit
-
-
-@dataclass
-class Searched(Message):
-    """What the search found for ``plan``."""
-
-    plan: Plan
-    goal: Goal
-    found: tuple[Alternative, ...]
-    longest: int
-    problem: str = ""
+if TYPE_CHECKING:
+    from app.tui.screens.launching import Launched
 
 
 class PlanScreen(Screen[None]):
-    """Holds the draft and its plan. The plan is computed inline on every edit, the search in a thread."""
+    """Holds the draft and its plan. The plan is computed inline on every edit, the search in a thread.
+
+    Dialogs are imported when they are opened: the first screen must not wait for them.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left_square_bracket", "scale_length(0.5)", "length", key_display="[ ]", tooltip="half the length"),
@@ -93,8 +80,8 @@ class PlanScreen(Screen[None]):
         self.pinned: Plan | None = None
         self.goal: Goal = GOALS[0]
         self.longest: int | None = None
-        self._search_timer: Timer | None = None
-        self._is_searching = False
+        self._search = Search(self, services)
+        self._problem = ""  # of the goal
 
     def compose(self) -> ComposeResult:
         yield TopBar("plan")
@@ -162,45 +149,32 @@ class PlanScreen(Screen[None]):
             panel.refuse(str(error))
             self._show_command()
             return
-        self.resolved, self.plan, self.longest = resolved, plan, None
+        self.resolved, self.plan, self.longest, self._problem = resolved, plan, None, ""
         form.complain(_complaints(plan, form))
         panel.show(plan, self.pinned)
         self.query_one(TopBar).show(f"{self.draft.preset.name}  {cluster_words(plan)}")
         self.query_one(AlternativesTable).show_current(plan)
         self._show_findings()
         self._show_command()
-        if self._search_timer is not None:
-            self._search_timer.stop()
-        self._search_timer = self.set_timer(SEARCH_DELAY_S, self._search)
+        self._search.want(plan, resolved, self.goal)
 
     # --- searching -----------------------------------------------------------------------------------------------
 
-    def _search(self) -> None:
-        """One at a time: more would only share the interpreter with the keys that are being typed."""
-        if not self._is_searching and self.plan is not None:
-            self._is_searching = True
-            plan, resolved, goal = self.plan, self.resolved, self.goal
-            self.run_worker(lambda: self._find(plan, resolved, goal), thread=True, group="search")
+    def on_recommended(self, message: Recommended) -> None:
+        if self._search.is_of_now(message):
+            self._problem = message.problem
+            table = self.query_one(AlternativesTable)
+            table.show_found(message.wanted.plan, message.found)
+            table.border_title = f"Recommended, {self.goal} first (f changes)"
+            self._show_findings()
 
-    def _find(self, plan: Plan, resolved: Any, goal: Goal) -> None:
-        try:
-            found = self.services.recommend(resolved, goal)
-            self.post_message(Searched(plan, goal, found, self.services.longest_length(resolved)))
-        except LongfitError as error:
-            self.post_message(Searched(plan, goal, (), 0, str(error)))
+    def on_longest_found(self, message: LongestFound) -> None:
+        if self._search.is_of_now(message):
+            self.longest = message.length
+            self._show_findings()
+        self._search.ended(message)
 
-    def on_searched(self, message: Searched) -> None:
-        self._is_searching = False
-        if message.plan is not self.plan or message.goal != self.goal:
-            self._search()  # an edit came in between
-            return
-        self.longest = message.longest
-        table = self.query_one(AlternativesTable)
-        table.show_found(message.plan, message.found)
-        table.border_title = f"Recommended, {self.goal} first (f changes)"
-        self._show_findings(message.problem)
-
-    def _show_findings(self, problem: str = "") -> None:
+    def _show_findings(self) -> None:
         if self.plan is None:
             return
         match self.longest:
@@ -210,7 +184,7 @@ class PlanScreen(Screen[None]):
                 words = "no length fits like this"
             case longest:
                 words = f"longest that fits: {longest:,} (m sets it)"
-        self.query_one("#findings", Plain).show_line(problem or f"{words}   {speed_words(self.plan)}")
+        self.query_one("#findings", Plain).show_line(self._problem or f"{words}   {speed_words(self.plan)}")
 
     def action_leave_field(self) -> None:
         """Out of the form, so that every key is a command again."""
@@ -219,7 +193,7 @@ class PlanScreen(Screen[None]):
     def action_goal(self) -> None:
         self.goal = GOALS[(GOALS.index(self.goal) + 1) % len(GOALS)]
         if self.plan is not None:
-            self._search()
+            self._search.want(self.plan, self.resolved, self.goal)
 
     # --- actions -------------------------------------------------------------------------------------------------
 
@@ -242,8 +216,13 @@ class PlanScreen(Screen[None]):
         if row is None:
             self.notify("There is nothing to apply yet.", markup=False)
             return
-        self.change(self.draft.apply(row.changes))
-        self.notify(f"Applied: {row.changes_words}", markup=False)
+        self._apply(row.changes)
+
+    def _apply(self, changes: Iterable[tuple[str, Any]] | None) -> None:
+        """Of a recommendation or of a step of the ladder; None: it was left."""
+        if changes:
+            self.change(self.draft.apply(changes))
+            self.notify(f"Applied: {changes_words(changes)}", markup=False)
 
     def action_undo(self) -> None:
         if self.history:
@@ -259,9 +238,13 @@ class PlanScreen(Screen[None]):
 
     def action_explain(self) -> None:
         """The formula behind the selected part, the reason of an alternative, or the help of a field."""
+        from app.tui.screens.explaining import explain_focused
+
         explain_focused(self, self.plan)
 
     def action_explain_any(self) -> None:
+        from app.tui.screens.explaining import pick_number
+
         if self.plan is not None:
             pick_number(self, self.plan)
 
@@ -279,6 +262,8 @@ class PlanScreen(Screen[None]):
             self.action_apply()
 
     def on_footprint_bars_opened(self, message: FootprintBars.Opened) -> None:
+        from app.tui.screens.explaining import explain
+
         if self.plan is not None:
             explain(self, self.plan, "used")
 
@@ -316,12 +301,16 @@ class PlanScreen(Screen[None]):
         self.notify(f"Copied, and written to {path}", markup=False)
 
     def action_save(self) -> None:
+        from app.tui.screens.saving import ask_and_save
+
         preset = self.draft.preset
         ask_and_save(
             self, self.services, preset, self.draft.overrides, proposal=f"{preset.name}-mine", then=lambda saved: None
         )
 
     def action_paste(self) -> None:
+        from app.tui.screens.paste import PasteScreen
+
         def load(preset: Preset | None) -> None:
             if preset is not None:
                 self.change(Draft.of(preset))
@@ -330,19 +319,20 @@ class PlanScreen(Screen[None]):
         self.app.push_screen(PasteScreen(self.services), load)
 
     def action_ladder(self) -> None:
-        def take(changes: Changes | None) -> None:
-            if changes:
-                self.change(self.draft.apply(changes))
-                self.notify(f"Applied: {changes_words(changes)}", markup=False)
+        from app.tui.screens.ladder import LadderScreen
 
         if self.plan is not None:
-            self.app.push_screen(LadderScreen(self.services, self.resolved), take)
+            self.app.push_screen(LadderScreen(self.services, self.resolved), self._apply)
 
     def action_rehearse(self) -> None:
+        from app.tui.screens.rehearsal import start_rehearsal
+
         if self._is_planned("rehearsed"):
             start_rehearsal(self, self.services, self.draft)
 
     def action_launch(self) -> None:
+        from app.tui.screens.launching import start_launch
+
         if self._is_planned("launched"):
             start_launch(self, self.services, self.draft)
 
