@@ -8,7 +8,7 @@ cross entropy, and a loop that keeps the model's outputs alive during backward. 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from core.optimizations import REGISTRY
 from planner.account import account
@@ -16,7 +16,7 @@ from planner.combine import Combined
 from planner.effects import Drop, Effect, TermSpec, Work
 from planner.optimization import PlanContext, RankShape, setting_of
 from planner.time import step_seconds
-from planner.types import ClusterSpec, DataConfig, Environment, Issue, ModelSpec, ParallelDegrees, RunConfig
+from planner.types import DataConfig, Environment, Issue, ModelSpec, ParallelDegrees, RunConfig
 from tests.planner.plans import QWEN_7B, Optimizations, cluster_of
 
 
@@ -101,9 +101,10 @@ class HfStep:
 def hf_step(
     length: int, *, adapter_dtype: str, autocast: bool, method: str = "lora", rank: int = 64,
     checkpointing: bool = True, liger: bool = True, holds_outputs: bool = False, model: ModelSpec = QWEN_7B,
-    cluster: ClusterSpec | None = None,
+    kernel: Literal["cudnn", "torch"] = "cudnn",
 ) -> HfStep:  # fmt: skip
-    """Batch 1, bf16, all linears adapted. ``liger``: its norms, SwiGLU, RoPE and loss; else the stock ones."""
+    """Batch 1, bf16, all linears adapted, one H200. ``liger``: its norms, SwiGLU, RoPE and loss; else the stock ones.
+    ``kernel``: what torch's SDPA takes by itself, or its flash kernel when that is forced."""
     wanted: Optimizations = {method: {"rank": rank, "adapter_dtype": adapter_dtype}}
     wanted = {**wanted, **({"liger": {}, HfLigerLoss.name: {}} if liger else {})}
     wanted = {**wanted, **({"gradient_checkpointing": {}} if checkpointing else {})}
@@ -113,8 +114,10 @@ def hf_step(
         data=DataConfig(train=("data.jsonl",)), parallel=ParallelDegrees(),
         optimizations=tuple(setting_of(ENTRIES[name](**knobs)) for name, knobs in wanted.items()),
     )  # fmt: skip
-    cluster = cluster or cluster_of()
+    cluster = cluster_of()
     environment = Environment(source="assumed", packages={}, compute_capability=cluster.gpu.compute_capability)
-    result = account(config, model, cluster, environment, ENTRIES)
+    # without an entry of its own, attention runs at the catalog's rate, that of torch's flash
+    entries = {name: entry for name, entry in ENTRIES.items() if name != "flash_attention" or kernel == "cudnn"}
+    result = account(config, model, cluster, environment, entries)
     seconds = step_seconds(result.ctx, result.combined.work, result.combined.specs)
     return HfStep(combined=result.combined, tokens_per_second=length / seconds)

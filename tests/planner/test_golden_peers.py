@@ -98,5 +98,36 @@ def test_table_without_checkpointing(row, column: str) -> None:
     assert planned == pytest.approx(wanted if was_run else FORMULA_ONLY * wanted, rel=0.015)
 
 
+@pytest.mark.parametrize(
+    ("adapters", "autocast", "length", "kernel", "measured"),
+    [
+        ("bfloat16", True, 8, "cudnn", 10227), ("bfloat16", True, 32, "cudnn", 7446),
+        ("bfloat16", True, 64, "cudnn", 5374), ("bfloat16", True, 128, "cudnn", 3260),
+        ("bfloat16", True, 8, "torch", 9032), ("bfloat16", True, 32, "torch", 5631),
+        ("float32", True, 8, "cudnn", 8743), ("float32", True, 32, "cudnn", 6620),
+        ("float32", False, 8, "cudnn", 6611), ("float32", False, 16, "cudnn", 6224),
+        ("float32", False, 32, "cudnn", 5366), ("float32", False, 64, "cudnn", 4190),
+    ],
+)  # fmt: skip
+def test_speed_tells_adapter_dtype_autocast_and_kernel_apart(
+    adapters: str, autocast: bool, length: int, kernel: str, measured: float
+) -> None:
+    step = hf_step(length * K, adapter_dtype=adapters, autocast=autocast, kernel=kernel)
+    assert step.tokens_per_second == pytest.approx(measured, rel=0.10)
+
+
+@pytest.mark.parametrize(("length", "measured"), [(8, 6038), (16, 5685), (32, 4945)])
+def test_speed_of_stock_rows(length: int, measured: float) -> None:
+    step = hf_step(length * K, adapter_dtype="float32", autocast=False, liger=False)
+    assert step.tokens_per_second == pytest.approx(measured, rel=0.10)
+
+
+def test_speed_without_checkpointing_and_of_qlora() -> None:
+    kept = hf_step(8 * K, adapter_dtype="float32", autocast=False, checkpointing=False)
+    assert kept.tokens_per_second == pytest.approx(9287, rel=0.10)
+    quantised = hf_step(36 * K, method="qlora", rank=32, adapter_dtype="bfloat16", autocast=True, model=LLAMA_8B)
+    assert quantised.tokens_per_second == pytest.approx(6037, rel=0.15)
+
+
 def test_the_rows_are_of_a_card_that_the_catalog_has() -> None:
     assert GPUS["H200"].memory_bytes == 143_771 * 1024**2

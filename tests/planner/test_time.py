@@ -79,31 +79,6 @@ def test_flops_are_those_of_the_recompute_policy() -> None:
     assert sum(v for k, v in full.items() if k.startswith("attention.")) == 3.5 * causal
 
 
-@pytest.mark.parametrize(
-    ("length", "dtype", "autocast", "kernel", "measured"),
-    [
-        (8192, "bfloat16", True, "cudnn", 10227),
-        (32768, "bfloat16", True, "cudnn", 7446),
-        (131072, "bfloat16", True, "cudnn", 3260),
-        (8192, "bfloat16", True, "flash", 9032),
-        (32768, "bfloat16", True, "flash", 5631),
-        (8192, "float32", True, "cudnn", 8743),
-        (32768, "float32", True, "cudnn", 6620),
-        (8192, "float32", False, "cudnn", 6611),
-        (32768, "float32", False, "cudnn", 5366),
-    ],
-)
-def test_hf_with_liger_tells_adapter_dtype_autocast_and_kernel_apart(
-    length: int, dtype: str, autocast: bool, kernel: str, measured: float
-) -> None:
-    """One H200, torch 2.11, transformers 5.17, peft 0.21, liger-kernel 0.8.5, Qwen2.5-7B shape, LoRA r64."""
-    optimizations = {**LEAN_LORA, "lora": {"rank": 64, "adapter_dtype": dtype}, "liger": {}}
-    # the plan takes cuDNN's rate on this card unless a faster kernel is installed
-    forced = replace(H200, attention_flops=H200.attention_flops * 325 / 558) if kernel == "flash" else H200
-    plan = plan_of(optimizations, cluster=cluster_of(forced), max_length=length, autocast=autocast)
-    assert plan.tokens_per_second == pytest.approx(measured, rel=0.15)
-
-
 def test_checkpointing_costs_about_a_forward_and_sequence_ranks_pay_for_their_link() -> None:
     lean = plan_of(LEAN_LORA)
     kept = plan_of({k: v for k, v in LEAN_LORA.items() if k != "gradient_checkpointing"})
