@@ -11,9 +11,8 @@ from app.tui.screens.data import DataScreen
 from app.tui.screens.plan import PlanScreen
 from core.data.report import DataRefused
 from planner.errors import EnvironmentProblem
-from tests.app.tui.conftest import screen_text, words
+from tests.app.tui.conftest import screen_text, until, words
 from tests.app.tui.fakes import PRESET, REPORT
-from tests.app.tui.test_journey import until
 
 
 async def read_data(pilot):

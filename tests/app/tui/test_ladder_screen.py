@@ -8,8 +8,7 @@ from app.tui.screens.plan import PlanScreen
 from app.tui.widgets.plain_table import PlainTable
 from app.views.format import format_bytes
 from planner.errors import ConfigError
-from tests.app.tui.conftest import screen_text, settle, words
-from tests.app.tui.test_journey import until
+from tests.app.tui.conftest import screen_text, settle, until, words
 
 NAME = "qwen2.5-7b-16k-2x24g"
 

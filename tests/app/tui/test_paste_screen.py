@@ -14,8 +14,7 @@ from app.tui.screens.dialogs import AskScreen
 from app.tui.screens.paste import PasteScreen
 from app.tui.screens.plan import PlanScreen
 from planner.plan_json import plan_to_dict
-from tests.app.tui.conftest import settle, words
-from tests.app.tui.test_journey import until
+from tests.app.tui.conftest import settle, until, words
 
 FOLDER = Path(__file__).parents[2] / "data" / "swift_commands"
 COMMAND = "swift sft --model Qwen/Qwen3-8B --dataset [red]rows[/red].jsonl --max_length 1024 --use_dora true --maxlen 3"

@@ -13,9 +13,8 @@ from app.tui.screens.plan import PlanScreen
 from app.tui.screens.presets import PresetsScreen
 from planner.errors import ConfigError
 from tests.app import plans
-from tests.app.tui.conftest import notices, screen_text, settle, words
+from tests.app.tui.conftest import notices, screen_text, settle, until, words
 from tests.app.tui.fakes import OTHER, PRESET
-from tests.app.tui.test_journey import until
 
 
 @pytest.fixture(autouse=True)

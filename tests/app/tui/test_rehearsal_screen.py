@@ -11,8 +11,7 @@ from app.services.rehearsal_process import Ended, RehearsalProcess
 from app.tui.app import LongfitApp
 from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.screens.rehearsal import RehearsalScreen
-from tests.app.tui.conftest import screen_text, words
-from tests.app.tui.test_journey import until
+from tests.app.tui.conftest import screen_text, until, words
 from tests.core.train.tiny_llama import save_tiny_llama
 
 
