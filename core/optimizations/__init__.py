@@ -6,6 +6,7 @@ from core.optimizations.checkpoint_offload import CheckpointOffload
 from core.optimizations.fake_parallel import FakeParallel
 from core.optimizations.flash_attention import FlashAttention
 from core.optimizations.fused_loss import FusedLoss
+from core.optimizations.galore import Galore
 from core.optimizations.gradient_checkpointing import GradientCheckpointing
 from core.optimizations.liger import Liger
 from core.optimizations.lora import Lora
@@ -19,6 +20,7 @@ REGISTRY: dict[str, type] = {
     for optimization in (
         Lora,
         QLora,
+        Galore,
         Liger,
         GradientCheckpointing,
         CheckpointOffload,

@@ -122,8 +122,9 @@ class RehearsalWorker(Worker):
             optimizer = build_optimizer(
                 setup.model, optim=config.optim, learning_rate=config.learning_rate, weight_decay=config.weight_decay,
                 betas=(config.adam_beta1, config.adam_beta2), epsilon=config.adam_epsilon,
-                master_weights=config.master_weights, seed=config.seed,
+                master_weights=config.master_weights, projection=setup.projection, seed=config.seed,
             )  # fmt: skip
+            setup.optimizer = optimizer
         torch.manual_seed(config.seed + 1 + mesh.rank)
 
         def rows(samples: int, count: int) -> LongestRows:

@@ -75,8 +75,10 @@ def build_trainer(
             betas=(config.adam_beta1, config.adam_beta2),
             epsilon=config.adam_epsilon,
             master_weights=config.master_weights,
+            projection=setup.projection,
             seed=config.seed,
         )
+        setup.optimizer = optimizer
     # The adapters are equal on every rank; from here on each rank draws its own dropout masks.
     torch.manual_seed(config.seed + 1 + mesh.rank)
     tell("phase", name="data")

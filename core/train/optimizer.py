@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from core.train.galore_adamw import GaloreAdamW, Projection
 from core.train.wide_adamw import WideAdamW
 from planner.errors import EnvironmentProblem
 from planner.parts.optimizer import BUCKET_BYTES, EIGHT_BIT
@@ -31,6 +32,7 @@ def build_optimizer(
     betas: tuple[float, float],
     epsilon: float,
     master_weights: MasterWeights = "none",
+    projection: Projection | None = None,
     seed: int = 0,
 ) -> torch.optim.Optimizer:
     """AdamW over the trainable parameters, in the order of ``named_parameters``. Matrices (embeddings and LoRA A and B
@@ -39,7 +41,7 @@ def build_optimizer(
     Raises: EnvironmentProblem when bitsandbytes is asked for and cannot be imported.
     """
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": weight_decay},
         {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
     ]
@@ -48,9 +50,22 @@ def build_optimizer(
     fused = optim == "adamw_torch_fused"
     if optim in EIGHT_BIT:
         return _bitsandbytes_class(optim)(groups, **settings)
+    if projection is not None:
+        return GaloreAdamW(_with_projected(groups, model), projection=projection, fused=fused, **settings)
     if master_weights != "none":
         return WideAdamW(groups, master=master_weights, fused=fused, seed=seed, **settings)
     return torch.optim.AdamW(groups, fused=fused or None, **settings)
+
+
+def _with_projected(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[str, Any]]:
+    """The matrices of the decoder layers in a group of their own."""
+    matrices = {id(p) for p in model.get_decoder().layers.parameters() if p.ndim == 2}  # type: ignore[operator, union-attr]
+    parts = [
+        {**group, "params": [p for p in group["params"] if (id(p) in matrices) == projected], "projected": projected}
+        for group in groups
+        for projected in (True, False)
+    ]
+    return [part for part in parts if part["params"]]
 
 
 def _bitsandbytes_class(optim: Optim) -> type[torch.optim.Optimizer]:
@@ -84,7 +99,10 @@ def restore_state(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, sav
         return
     on_cpu = {"step"} if not optimizer.param_groups[0].get("fused") else set()
     for name, value in saved.items():
-        optimizer.state[parameter][name] = value if name in on_cpu else value.to(parameter.device)
+        is_count = value.dtype == torch.int64
+        optimizer.state[parameter][name] = (
+            int(value) if is_count else value if name in on_cpu else value.to(parameter.device)
+        )
 
 
 def _place_of(

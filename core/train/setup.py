@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from core.model.liger_ops import LigerOps
     from core.offload.layer_inputs import LayerInputs
     from core.parallel.mesh import Mesh
+    from core.train.galore_adamw import Projection
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,6 +37,8 @@ class TrainingSetup:
     layer_inputs: LayerInputs | None = None  # inputs of checkpointed layers, when they wait in host memory
     liger: LigerOps | None = None  # modules that compute in Liger's kernels
     layer_engine: LayerEngine | None = None  # decoder layers by hand-written forwards and backwards
+    projection: Projection | None = None  # of the optimizer's states
+    optimizer: torch.optim.Optimizer | None = None  # once it is built, after every optimization was applied
     packing: bool = False  # several samples share a row
     pack_length: int = 0  # tokens of such a row; 0: max_length
     undo: list[Callable[[], None]] = field(default_factory=list)  # patches to take back, last first

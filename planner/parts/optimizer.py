@@ -135,16 +135,16 @@ def _8bit_states(what: str, trained: Trained, *, paged: bool) -> tuple[TermSpec,
 
 def _temporaries(ctx: PlanContext, trained: Trained) -> tuple[int, str]:
     """The wider of the two that follow each other: the sum over ranks, and the update."""
-    update, text = _update_temporaries(ctx, trained)
+    return max(_update_temporaries(ctx, trained), exchange_temporaries(ctx, trained))
+
+
+def exchange_temporaries(ctx: PlanContext, trained: Trained) -> tuple[int, str]:
     if ctx.config.parallel.world == 1:
-        return update, text
+        return 0, ""
     copies = 2 if trained.element_bytes < 4 else 1
-    exchange = copies * min(BUCKET_BYTES, 4 * trained.num_parameters)
-    if exchange <= update:
-        return update, text
-    return exchange, f"{copies} * {exchange // copies}: a bucket of gradients in float32" + (
-        ", cast and laid end to end" if copies == 2 else ""
-    )
+    bucket = min(BUCKET_BYTES, 4 * trained.num_parameters)
+    text = f"{copies} * {bucket}: a bucket of gradients in float32, to be summed over the ranks"
+    return copies * bucket, text + (", cast and laid end to end" if copies == 2 else "")
 
 
 def _update_temporaries(ctx: PlanContext, trained: Trained) -> tuple[int, str]:

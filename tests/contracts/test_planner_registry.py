@@ -23,7 +23,9 @@ NAMES = list(REGISTRY)
 HOME: dict[str, dict[str, Any]] = {
     "ulysses": {"parallel": ParallelDegrees(ulysses=2)},
     "ring": {"parallel": ParallelDegrees(ring=2)},
+    "galore": {"optimizations": {**{k: v for k, v in LEAN_LORA.items() if k != "lora"}, "galore": {"rank": 128}}},
 }
+SPREAD = ("ulysses", "ring")
 
 
 def home_of(name: str) -> dict[str, Any]:
@@ -37,7 +39,7 @@ def home_of(name: str) -> dict[str, Any]:
 
 def without(name: str) -> dict[str, Any]:
     values = home_of(name)
-    if name in HOME:
+    if name in SPREAD:
         return {}
     rest = {k: v for k, v in values["optimizations"].items() if k != name}
     return {**values, "optimizations": {**rest, "lora": {"rank": 16}} if name == "qlora" else rest}
@@ -89,6 +91,7 @@ LOWERS = {
     "lora": "optimizer_step", "qlora": "load", "gradient_checkpointing": "forward_loss",
     "fused_loss": "loss_backward", "ulysses": "layer_backward", "ring": "layer_backward",
     "fake_parallel": "layer_backward", "liger": "layer_backward", "checkpoint_offload": "forward_loss",
+    "galore": "optimizer_step",
 }  # fmt: skip
 
 
@@ -107,7 +110,7 @@ def test_each_lowers_the_instant_it_is_for(name: str) -> None:
 def test_reshape_keeps_whole_numbers_and_the_identity_at_one(name: str) -> None:
     result = account_of(parallel=ParallelDegrees(), max_length=1000)
     shape = whole_shape(result.ctx.config, result.ctx.model)
-    knobs = {"degree": 1} if name in HOME else {}
+    knobs = {"degree": 1} if name in SPREAD else {}
     assert REGISTRY[name](**knobs).reshape(shape) == shape
 
 

@@ -47,7 +47,7 @@ def step_peaks(model_config: dict[str, Any], config: RunConfig, *, as_cuda: bool
     )  # fmt: skip
     optimizer = build_optimizer(
         setup.model, optim=config.optim, learning_rate=1e-4, weight_decay=0.0, betas=(0.9, 0.999), epsilon=1e-8,
-        master_weights=config.master_weights,
+        master_weights=config.master_weights, projection=setup.projection,
     )  # fmt: skip
     for group in optimizer.param_groups:
         group["foreach"] = as_cuda  # torch's own choice on the device that is planned for

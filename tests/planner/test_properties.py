@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from core.optimizations import REGISTRY
 from planner.account import account
 from planner.parallel import legal_ulysses_degrees
+from planner.parts.galore import PROJ_TYPES
 from planner.types import INSTANTS, MasterWeights, Optim, ParallelDegrees
 from tests.planner.plans import account_of, catalog_model, cluster_of, cpu_cluster, environment_of, plan_of, run_config
 
@@ -29,6 +30,7 @@ ADAPTERS = st.fixed_dictionaries(
         "dropout": st.sampled_from([0.0, 0.1]),
     }
 )
+GALORE = st.fixed_dictionaries({"rank": st.sampled_from([4, 128, 600]), "proj_type": st.sampled_from(PROJ_TYPES)})
 CHECKPOINTING = st.fixed_dictionaries({"save_attention": st.booleans(), "kept_layers": st.sampled_from([0, 1, 2, 11])})
 
 
@@ -39,6 +41,8 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     method = draw(st.sampled_from(["full", "lora", "qlora"]))
     if method != "full":
         chosen[method] = draw(ADAPTERS)
+    elif draw(st.booleans()):
+        chosen["galore"] = draw(GALORE)
     if draw(st.booleans()):
         chosen["packing"] = {}
     if draw(st.booleans()):
@@ -131,7 +135,7 @@ def test_a_higher_sequence_degree_never_raises_what_a_row_costs(case: dict[str, 
 @given(cases())
 @PROFILE
 def test_each_lever_lowers_what_it_is_for(case: dict[str, Any]) -> None:
-    optimizations = {k: v for k, v in case["optimizations"].items() if k not in ("lora", "qlora")}
+    optimizations = {k: v for k, v in case["optimizations"].items() if k not in ("lora", "qlora", "galore")}
     methods: tuple[dict[str, Any], ...] = ({}, {"lora": {"rank": 8}}, {"qlora": {"rank": 8}})
     full, adapted, quantised = (
         account_of(**{**case, "optimizations": {**optimizations, **method}}).combined.breakdown() for method in methods

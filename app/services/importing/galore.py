@@ -14,6 +14,10 @@ _KNOBS = {
     "rank": ("rank",), "update_interval": ("update_interval", "update_proj_gap"), "scale": ("scale",),
     "layerwise": ("layerwise", "layer_wise"), "targets": ("targets",), "proj_type": ("proj_type",),
 }  # fmt: skip
+_WITHOUT_KNOB = {
+    "layerwise": "--set update=layer --set max_grad_norm=0 plans it; it cannot be trained with yet.",
+    "targets": "It projects every matrix of the decoder layers.",
+}
 
 
 def settle_galore(draft: Draft, *, needs_switch: bool) -> None:
@@ -56,7 +60,8 @@ def _switch_on(draft: Draft, switch: Wish | None, knobs: dict[str, Wish]) -> Non
     for asked, wish in knobs.items():
         knob = next((name for name in _KNOBS[asked] if name in has), None)
         if knob is None:
-            draft.tell("impossible", [wish.setting], what=f"galore has no such knob; it has {', '.join(has)}.")
+            what = f"galore has no such knob; it has {', '.join(has)}."
+            draft.tell("impossible", [wish.setting], what=what, fix=_WITHOUT_KNOB.get(asked, ""))
         else:
             draft.put(f"galore.{knob}", wish.value, wish.setting, always=True)
 

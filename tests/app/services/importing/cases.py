@@ -256,7 +256,8 @@ eval_steps: 500
          told={"stage: dpo": "impossible", "pref_beta: 0.1": "impossible"}),
     Case(name="llamafactory galore", dialect="llamafactory", text="model_name_or_path: Qwen/Qwen3-8B\nstage: sft\n"
          "finetuning_type: full\nuse_galore: true\ngalore_layerwise: true\ngalore_rank: 128\ndataset: rows.jsonl\n"
-         "cutoff_len: 1024\n", told={"use_galore: true": "impossible"}),
+         "cutoff_len: 1024\n", values={"galore.rank": 128},
+         told={"use_galore: true": "translated", "galore_layerwise: true": "impossible"}),
     Case(name="axolotl", dialect="axolotl", text="""\
 base_model: NousResearch/Meta-Llama-3-8B
 load_in_8bit: false
@@ -336,7 +337,7 @@ trainer = SFTTrainer(model=model, args=args, train_dataset=dataset, peft_config=
          values={"lora.rank": 8, "lora.targets": "q_proj,v_proj", "dtype": "float16", "per_device_train_batch_size": 4}),
     Case(name="galore by transformers", dialect="hf", text="python run.py --model_name_or_path Qwen/Qwen3-8B "
          "--train_file rows.json --max_seq_length 512 --optim galore_adamw --optim_args 'rank=64, update_proj_gap=100'",
-         told={"--optim galore_adamw": "impossible"}),
+         values={"galore.rank": 64, "galore.update_proj_gap": 100}, told={"--optim galore_adamw": "translated"}),
 )  # fmt: skip
 
 CASES = (*SWIFT, *OTHERS)
