@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import Generic, TypeVar
 
 from planner.effects import Confine, Drop, Effect, Scale, TermSpec, Work
@@ -18,14 +17,12 @@ PARTS: tuple[Part, ...] = (
 )  # fmt: skip
 PART_ORDER: dict[Part, int] = {part: index for index, part in enumerate(PARTS)}
 
-KEY = attrgetter("key")
-
 Claim = TypeVar("Claim", Confine, Scale)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combined:
-    specs: tuple[TermSpec, ...]  # in a canonical order, none empty
+    specs: tuple[TermSpec, ...]  # the plain path's first, then by the name of the optimization; none empty
     work: tuple[Work, ...]
     issues: tuple[Issue, ...]
 
@@ -63,14 +60,15 @@ def combine(base: Sequence[TermSpec], base_work: Sequence[Work], effects: Sequen
     kept = _kept(specs, [drop for _, effect in effects for drop in effect.drop])
     confines = _Claims([(name, confine) for name, effect in effects for confine in effect.confine])
     scales = _Claims([(name, scale) for name, effect in effects for scale in effect.scale])
-    result = [_scaled(_confined(spec, confines, issues), scales, issues) for spec in kept]
+    confined = [_confined(spec, confines, issues) if confines.touch(spec.key) else spec for spec in kept]
+    result = [_scaled(spec, scales, issues) if scales.touch(spec.key) else spec for spec in confined]
 
     work = _unite(base_work, [(name, effect.add_work) for name, effect in effects], issues)
     kept_work = _kept(work, [drop for _, effect in effects for drop in effect.drop_work])
     work_scales = _Claims([(name, scale) for name, effect in effects for scale in effect.scale_work])
     return Combined(
-        specs=tuple(sorted((spec for spec in result if spec.bytes and spec.instants), key=KEY)),
-        work=tuple(sorted((_scaled(item, work_scales, issues) for item in kept_work), key=KEY)),
+        specs=tuple(spec for spec in result if spec.bytes and spec.instants),
+        work=tuple(_scaled(item, work_scales, issues) if work_scales.touch(item.key) else item for item in kept_work),
         issues=tuple(issues),
     )
 
@@ -105,9 +103,11 @@ class _Claims(Generic[Claim]):
         self._exact = frozenset(claim.key for _, claim in claims if not claim.key.endswith(".*"))
         self._below = tuple(claim.key[:-1] for _, claim in claims if claim.key.endswith(".*"))
 
+    def touch(self, key: str) -> bool:
+        return key in self._exact or key.startswith(self._below)
+
     def on(self, key: str, verb: str, issues: list[Issue]) -> list[Claim]:
-        if key not in self._exact and not key.startswith(self._below):
-            return []
+        """Of a key that they touch."""
         found = [
             (name, claim)
             for name, claim in self._claims
@@ -129,8 +129,6 @@ def _confined(spec: TermSpec, confines: _Claims[Confine], issues: list[Issue]) -
 
 def _scaled(item: Keyed, scales: _Claims[Scale], issues: list[Issue]) -> Keyed:
     claims = scales.on(item.key, "scaled by", issues)
-    if not claims:
-        return item
     numerator, denominator, texts = 1, 1, [item.formula]
     for scale in claims:
         numerator, denominator = numerator * scale.numerator, denominator * scale.denominator

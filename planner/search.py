@@ -19,7 +19,7 @@ from planner.goals import GOALS
 from planner.optimization import Registry
 from planner.price import ROOMY, Candidate, price, shortfall
 from planner.rope import reach
-from planner.space import Problem, candidates
+from planner.space import Problem, candidates_by_method
 from planner.spend import spend
 from planner.types import Alternative, ClusterSpec, Environment, ModelSpec, RunConfig
 
@@ -62,17 +62,22 @@ def recommend(
         config=config, model=model, cluster=cluster, environment=environment, registry=registry,
         experience=experience or Experience(), expandable_segments=expandable_segments,
     )  # fmt: skip
-    ranking = _ranking(problem, goal)
-    priced = _priced(problem, goal)
-    kept = [c for c in priced if c.config.method == config.method] if only_this_method else priced
-    ranked = sorted(kept, key=ranking)
+    ranked = sorted(_priced(problem, goal, limit, only_this_method), key=_ranking(problem, goal))
     best = _reference_speed(problem, ranked)
     return tuple(_alternative(problem, candidate, best) for candidate in ranked[:limit])
 
 
-def _priced(problem: Problem, goal: str) -> list[Candidate]:
-    """Every combination that no check refuses, and where speed decides the fastest of them with memory spent."""
-    priced = _distinct(candidate for choice in candidates(problem) if (candidate := price(problem, choice)) is not None)
+def _priced(problem: Problem, goal: str, limit: int, only_this_method: bool) -> list[Candidate]:
+    """Every combination that no check refuses, and where speed decides the fastest of them with memory spent.
+
+    Another method ranks below all that fit by the one at hand: it is left out where these fill the answer.
+    """
+    priced: list[Candidate] = []
+    for configs in candidates_by_method(problem):
+        found = (candidate for config in configs if (candidate := price(problem, config)) is not None)
+        priced = _distinct([*priced, *found])
+        if only_this_method or sum(candidate.verdict in ROOMY for candidate in priced) >= limit:
+            break
     if goal not in ("fastest", "cheapest"):
         return priced
     fitting = sorted((c for c in priced if c.verdict in ROOMY), key=_ranking(problem, goal))

@@ -7,15 +7,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any, Literal
+from typing import Any
 
 from planner.account import PlainPath, plain_path
 from planner.calibration import Experience
 from planner.optimization import Optimization, PlanContext, RankShape, Registry, instantiate, knob_defaults
 from planner.parallel import check_ring_model, legal_ulysses_degrees
-from planner.types import ClusterSpec, Environment, ModelSpec, OptimizationSetting, ParallelDegrees, RunConfig
+from planner.types import ClusterSpec, Environment, ModelSpec, Optim, OptimizationSetting, ParallelDegrees, RunConfig
 
-OPTIMS: tuple[Literal["adamw_torch", "adamw_torch_fused"], ...] = ("adamw_torch", "adamw_torch_fused")
+OPTIMS: tuple[Optim, ...] = ("adamw_torch", "adamw_torch_fused")  # the same numbers: the search may swap them
+SMALLER_OPTIMS: tuple[Optim, ...] = ("adamw_8bit", "paged_adamw_8bit")  # other numbers: a rung of the ladder
 ADAPTERS = ("lora", "qlora")
 SPREAD = ("ulysses", "ring")
 
@@ -40,8 +41,9 @@ class Problem:
         return self._built[setting]
 
     def is_runnable(self, config: RunConfig) -> bool:
-        """Whether every entry has its trainer's half."""
-        return all(self.registry[setting.name].available for setting in config.optimizations)
+        """Whether every entry has its trainer's half; `update: layer` has none yet (planner/checks.py)."""
+        available = all(self.registry[setting.name].available for setting in config.optimizations)
+        return available and config.update == "step"
 
     def plain(self, ctx: PlanContext) -> PlainPath:
         """Candidates differ in shape and optimizer only, as far as the plain path is concerned."""
@@ -53,6 +55,17 @@ class Problem:
 
 def candidates(problem: Problem) -> Iterator[RunConfig]:
     """Every combination of the registry's entries and of degrees that this hardware allows."""
+    for by_method in candidates_by_method(problem):
+        yield from by_method
+
+
+def candidates_by_method(problem: Problem) -> Iterator[Iterator[RunConfig]]:
+    """The same, the method at hand first and those below it after."""
+    enabled = {setting.name: setting for setting in problem.config.optimizations}
+    return (_candidates(problem, method) for method in _methods(problem, enabled))
+
+
+def _candidates(problem: Problem, method: list[OptimizationSetting]) -> Iterator[RunConfig]:
     config, registry = problem.config, problem.registry
     enabled = {setting.name: setting for setting in config.optimizations}
     switches = [_options(registry, name, enabled) for name in registry if registry[name].searched]
@@ -63,9 +76,9 @@ def candidates(problem: Problem) -> Iterator[RunConfig]:
         if name not in chosen_elsewhere and not registry[name].searched
     ]  # fmt: skip
     combinations = [[s for s in chosen if s is not None] for chosen in product(*switches)]
-    for method, degrees in product(_methods(problem, enabled), _degrees(problem)):
+    for degrees in _degrees(problem):
         spread = _spread(registry, degrees)
-        optims = OPTIMS if not method else (config.optim,)
+        optims = OPTIMS if not method and config.optim in OPTIMS else (config.optim,)
         autocast = config.autocast if method == _own_method(enabled) else _autocast(config, method)
         for groups, optim, chosen in product(_head_groups(problem, degrees), optims, combinations):
             settings = _in_order(registry, [*method, *chosen, *untouched, *spread, *groups])
@@ -82,7 +95,8 @@ def plainest(problem: Problem) -> RunConfig:
         or not (registry[setting.name].searched or setting.name in (*SPREAD, "fake_parallel"))
     ]
     degrees = ParallelDegrees(data=problem.cluster.num_gpus)
-    return replace(config, parallel=degrees, optim=OPTIMS[0], optimizations=_in_order(registry, kept))
+    optim = OPTIMS[0] if config.method == "full" else config.optim
+    return replace(config, parallel=degrees, optim=optim, update="step", optimizations=_in_order(registry, kept))
 
 
 def by_other_methods(problem: Problem, config: RunConfig) -> Iterator[RunConfig]:
@@ -121,7 +135,9 @@ def neighbours(problem: Problem, config: RunConfig, *, planned: bool) -> Iterato
             settings = _in_order(registry, [*kept, *_spread(registry, degrees)])
             yield replace(config, parallel=degrees, optimizations=settings)
     if config.method == "full":
-        yield from (replace(config, optim=optim) for optim in OPTIMS if optim != config.optim)
+        yield from (replace(config, optim=optim) for optim in (*OPTIMS, *SMALLER_OPTIMS) if optim != config.optim)
+        if planned and config.update != "layer":
+            yield replace(config, update="layer")
 
 
 def _in_order(registry: Registry, settings: list[OptimizationSetting]) -> tuple[OptimizationSetting, ...]:

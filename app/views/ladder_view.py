@@ -65,8 +65,7 @@ def step_words(before: Rung, after: Rung) -> str:
     names = {setting.name for setting in new}
     words = [f"+ {_full_words(setting.name, before.config, after.config)}" for setting in new if setting not in old]
     words += [f"- {setting_words(setting)}" for setting in old if setting.name not in names]
-    if before.config.optim != after.config.optim:
-        words.append(f"optim: {after.config.optim}")
+    words += [f"{key}: {value}" for key, value in after.changes if key in ("optim", "update")]
     return ", ".join(words)
 
 

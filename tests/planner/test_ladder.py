@@ -14,7 +14,7 @@ from planner.ladder import Ladder, climb
 from planner.optimization import PlanContext, RankShape
 from planner.plan import make_plan
 from planner.price import price
-from planner.space import Problem, candidates
+from planner.space import OPTIMS, SMALLER_OPTIMS, Problem, candidates
 from planner.types import Issue, ParallelDegrees
 from tests.planner.plans import QWEN_7B, SMOLLM2, cluster_of, cpu_cluster, environment_of, issue_of, run_config
 
@@ -58,7 +58,10 @@ def problem_of(
 
 
 def lowest_of_all(problem: Problem) -> int:
-    priced = (price(problem, config) for config in candidates(problem))
+    """The search keeps the optimizer's numbers, the ladder does not: each optimizer has a space of its own."""
+    optims = (*OPTIMS, *SMALLER_OPTIMS) if problem.config.method == "full" else (problem.config.optim,)
+    problems = [replace(problem, config=replace(problem.config, optim=optim), _plain={}) for optim in optims]
+    priced = (price(each, config) for each in problems for config in candidates(each))
     return min(c.sizes.used for c in priced if c is not None and c.config.method == problem.config.method)
 
 
