@@ -1,5 +1,7 @@
-"""The whole way on a real tiny run: plan, apply, launch, watch, detach, come back, stop and save, resume, done; and from
-a forced failure over its post-mortem to a run that has the fix."""
+"""The whole way on a real tiny run: plan, apply, launch, watch, detach, come back, stop and save, resume, done.
+
+And from a forced failure over its post-mortem to a run that has the fix.
+"""
 
 from __future__ import annotations
 
