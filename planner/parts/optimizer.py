@@ -5,6 +5,7 @@ from __future__ import annotations
 from planner.effects import TermSpec, Work
 from planner.optimization import PlanContext
 from planner.parts.activations import SAVED
+from planner.parts.launches import TENSOR_STEP_NS
 from planner.parts.tensors import Trained
 from planner.time import STEP_TRAFFIC
 from planner.types import INSTANTS, Instant, Optim, RunConfig
@@ -63,8 +64,16 @@ def _gradients(ctx: PlanContext, what: str, trained: Trained) -> tuple[TermSpec,
         ),
         TermSpec(
             key=f"gradients.{what}.head", part="gradients",
-            instants=frozenset({"layer_backward", "attention_backward"}), bytes=element * trained.early_parameters,
-            formula=f"{element} * {trained.early_parameters}: the head's", basis="exact",
+            instants=frozenset({"layer_backward", "attention_backward"}),
+            bytes=element * (trained.early_parameters + trained.down_parameters),
+            formula=f"{element} * ({trained.early_parameters} + {trained.down_parameters}): the head's, down_proj's",
+            basis="exact",
+        ),
+        TermSpec(
+            key=f"gradients.{what}.upper", part="gradients", instants=frozenset({"attention_backward"}),
+            bytes=element * (trained.upper_parameters - trained.down_parameters),
+            formula=f"{element} * {trained.upper_parameters - trained.down_parameters}: gate, up and o_proj's",
+            basis="exact",
         ),
     )  # fmt: skip
 
@@ -179,9 +188,15 @@ def trained_work(ctx: PlanContext, what: str, trained: Trained) -> tuple[Work, .
                 formula=f"2 * {trained.num_bytes} * ({world} - 1) / {world}: gradients summed layer by layer",
             ),
         ]  # fmt: skip
+    steps, count = config.gradient_accumulation_steps, sum(group.count for group in trained.groups)
+    work.append(
+        Work(
+            key=f"update.{what}.tensors", kind="overhead", amount=TENSOR_STEP_NS * count // steps,
+            formula=f"{TENSOR_STEP_NS} ns * {count} tensors, once a step of {steps} micro-batches",
+        )
+    )  # fmt: skip
     if is_paged(config):
         pages = sum(2 * g.elements * g.count for g in trained.groups if g.elements >= MIN_PAGED_ELEMENTS)
-        steps = config.gradient_accumulation_steps
         work.append(
             Work(
                 key=f"update.{what}.pages", kind="pcie", amount=2 * pages // steps,

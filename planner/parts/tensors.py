@@ -28,6 +28,8 @@ class Trained:
     early_parameters: int  # whose gradients exist before any layer runs backward: the head's
     late_parameters: int  # whose gradients do not exist yet while the first layer's MLP runs backward
     layer_parameters: int  # of one decoder layer
+    down_parameters: int = 0  # of these, whose gradients exist while the last layer's product gate * up runs backward
+    upper_parameters: int = 0  # of these, whose gradients exist while its attention runs backward: the MLP's, o_proj's
 
     @property
     def num_parameters(self) -> int:
@@ -45,17 +47,21 @@ class Trained:
 def trained_model(model: ModelSpec, element_bytes: int) -> Trained:
     """Every parameter of the model, tied weights once."""
     embeddings, linears = model.vocab_size * model.hidden_size, model.linears
-    inputs, outputs = linears.get("down_proj", (0, 0))
-    late = (layer := sum(inputs * outputs for inputs, outputs in linears.values())) - inputs * outputs
+    sizes = {name: inputs * outputs for name, (inputs, outputs) in linears.items()}
+    layer, down = sum(sizes.values()), sizes.get("down_proj", 0)
+    late, upper = layer - down, sum(size for name, size in sizes.items() if name not in ("q_proj", "k_proj", "v_proj"))
     if (experts := model.experts) is not None:  # three matrices each, that of down the first to get its gradient
         matrices = experts.num_experts * experts.width * model.hidden_size
         layer, late = layer + 3 * matrices, late + 2 * matrices
+        down, upper = down + matrices, upper + 3 * matrices
     return Trained(
         groups=model_groups(model),
         element_bytes=element_bytes,
         early_parameters=embeddings,
         late_parameters=late + (0 if model.tie_word_embeddings else embeddings),
         layer_parameters=layer,
+        down_parameters=down,
+        upper_parameters=upper,
     )
 
 
