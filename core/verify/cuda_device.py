@@ -2,8 +2,9 @@
 
 Called by core/verify/dry_run.py. Tensors of integers are real, since their values decide shapes (which positions hold a
 target, where samples end); all others are fake, and a number that is asked of one of them is 1. What the CUDA operators
-do otherwise than those of the CPU is put in their place: flash attention (core/verify/flash_allocations.py), products
-of 16-bit operands that are written in float32, dropout's mask of bytes, NF4 weights (core/verify/nf4_storage.py).
+do otherwise than those of the CPU is put in their place: flash attention (core/verify/flash_allocations.py), the loss
+of a chunk (core/verify/loss_allocations.py), products of 16-bit operands that are written in float32, dropout's mask of
+bytes, NF4 weights (core/verify/nf4_storage.py).
 
 Fake tensors on device "cuda" itself would need a build of torch for CUDA: its autograd asks for a device guard.
 """
@@ -37,9 +38,7 @@ class DryBytes(LiveBytes):
     """LiveBytes that keeps integers real."""
 
     def __init__(self) -> None:
-        super().__init__(
-            scratch={"aten.logsumexp.default": _exponentials, "bitsandbytes.gemm_4bit.default": dequantised_bytes}
-        )
+        super().__init__(scratch={"bitsandbytes.gemm_4bit.default": dequantised_bytes})
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
@@ -74,11 +73,6 @@ def cuda_allocations() -> Iterator[DryBytes]:
 def _for_real(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     with unset_fake_temporarily():
         return func(*args, **kwargs)
-
-
-def _exponentials(args: tuple[Any, ...]) -> int:
-    """logsumexp holds exp(x - max), as large as x (ReduceOps.cpp, logsumexp_out_impl)."""
-    return int(args[0].numel() * args[0].element_size())
 
 
 def _wide_matmul(a: Tensor, b: Tensor) -> Tensor:
