@@ -66,10 +66,13 @@ def choose_degrees(
         chosen_ulysses, chosen_ring = _split(model, world, sequence_parallel, ulysses, ring, gpus_per_node)
     sequence = chosen_ulysses * chosen_ring
     if world % sequence:
+        degrees = [n for n in range(1, world + 1) if world % n == 0]
+        nearest = min(degrees, key=lambda degree: (abs(degree - sequence), degree))
+        numbers = sorted({sequence * max(1, world // sequence), sequence * (world // sequence + 1)})
         raise ConfigError(
             f"A sequence-parallel degree of {sequence} does not divide {world} GPUs.",
             why=f"{world} / {sequence} replicas of the data would not be a whole number.",
-            fix=f"Use one of {_join(n for n in range(1, world + 1) if world % n == 0)}, or another number of GPUs.",
+            fix=f"Use degree {nearest}, the nearest of {_join(degrees)}; or {' or '.join(map(str, numbers))} GPUs.",
         )
     if chosen_ring > 1:
         for issue in check_ring_model(model):

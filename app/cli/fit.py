@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from app.cli.planning_arguments import add_goal, add_memory_limit, add_planning_arguments, cluster_of, overrides_of
-from app.services.models import is_model
+from app.services.models import find_model, is_model
 from app.services.planning import largest_batch_for, longest_length_for, plan_resolved, refuse_length
 from app.services.presets import load_preset, preset_names
 from app.services.resolve import Resolved, resolve
@@ -46,10 +46,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _preset(name: str) -> tuple[Preset, bool]:
-    """The preset of that name, or one made of the model of that name."""
-    if name not in preset_names() and is_model(name):
-        return preset_of_model(name), True
-    return load_preset(name), False
+    """The preset of that name, or one made of the model of that name. Raises: ConfigError with the nearest names."""
+    if name in preset_names() or name.endswith((".yaml", ".yml")):
+        return load_preset(name), False
+    if "/" in name and not is_model(name):
+        find_model(name)  # says which models are near
+    return (preset_of_model(name), True) if is_model(name) else (load_preset(name), False)
 
 
 def _print_sizing(args: argparse.Namespace, preset: Preset, overrides: dict[str, Any], question: str) -> int:

@@ -29,7 +29,10 @@ def parse_cluster(text: str, *, num_nodes: int = 1) -> ClusterSpec:
     count = int(match[1]) if match and match[1] else 1
     name = match[2] if match else text
     if count < 1 or count > 4096:
-        raise ConfigError(f"{text!r} asks for {count} GPUs.", why="It can be 1 to 4096.")
+        least_change = min(max(count, 1), 4096)
+        raise ConfigError(
+            f"{text!r} asks for {count} GPUs.", why="It can be 1 to 4096.", fix=f"Write {least_change}x{name}."
+        )
     if name.lower() == "cpu":
         return cpu_cluster(count)
     if name.lower() == "here":

@@ -6,6 +6,7 @@ Optimization keys are not listed here: they come from the registry's dataclasses
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal, get_args
@@ -189,10 +190,15 @@ def _scalar(kind: Kind, value: Any, name: str) -> Any:
                 f"{name} is {value}.", why="A leading zero reads as octal to some programs.", fix=f"Write {plain}."
             )
         looks_like_number = isinstance(value, str) and _is_number(value)
+        thousands = re.fullmatch(r"(\d+)[kK]", value.strip()) if isinstance(value, str) and kind == "int" else None
         raise ConfigError(
             f"{name} is the text {value!r}." if isinstance(value, str) else f"{name} is {value!r}.",
             why=f"It must be {'a whole number' if kind == 'int' else 'a number'}.",
-            fix=f"Write it without quotes: {name.split()[-1]}: {value}" if looks_like_number else "",
+            fix=f"Write it without quotes: {name.split()[-1]}: {value}"
+            if looks_like_number
+            else f"Write {name.split()[-1]}: {1024 * int(thousands[1])}."
+            if thousands
+            else "",
         )
     if kind == "int":
         if isinstance(value, float) and not value.is_integer():

@@ -67,6 +67,7 @@ def test_how_many_of_one_type(capsys: pytest.CaptureFixture[str]) -> None:
         (("Qwen/Qwen2.5-7B-Instruct", "--length", "100000"), "factor: 3.5"),
         (("Qwen/Qwen2.5-7B-Instruct", "--length", "-5"), "max_length is -5"),
         (("no-such-thing",), "no preset named"),
+        (("Qwen/Qwen3-7B",), "Did you mean Qwen/Qwen3-"),
         (("Qwen/Qwen2.5-7B-Instruct", "--gpu", "A11"), "Did you mean A10"),
     ],
 )
