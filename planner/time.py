@@ -1,8 +1,7 @@
 """Seconds of an optimizer step from declared work and a card's sustained rates: a roofline with overlap.
 
-Rows of one H200 are predicted within 5 % for longfit and within 15 % for HF with Liger, when adapter dtype, autocast
-and attention kernel are told apart (tests/planner/test_time.py); other cards have assumed rates until a rehearsal
-replaces them.
+Rows of one H200 are predicted within 5 % for longfit and within 10 % for transformers with Liger
+(tests/planner/test_time.py, test_golden_peers.py); other cards have assumed rates until a rehearsal replaces them.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from planner.optimization import PlanContext
 from planner.types import GpuSpec, ModelSpec
 
 STEP_TRAFFIC = 4  # times the bytes of gradients and states: read, written, square roots, quotients
-STEP_OVERHEAD_S = 0.035  # of one step on a GPU: batch to device, first and last launches, the optimizer's Python
+STEP_OVERHEAD_S = 0.031  # of one step on a GPU: batch to device, first and last launches, the loop's Python
 REFERENCE_SIZE = 3584  # hidden size for which a catalog entry says its GEMM rate
 HALF_RATE_SIZE, GPU_OF_HALF_RATE = 512, 740e12  # hidden size of half the full rate, on a card of this GEMM rate
 

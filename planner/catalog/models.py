@@ -48,6 +48,8 @@ _QWEN25 = {
     "72B": _decoder("qwen2", 8192, 29568, 80, 64, 8, 152064, 32768),
 }
 _QWEN25_LONG_BASES = ("1.5B", "7B", "14B", "32B", "72B")  # the base models of these sizes say 131072 positions
+
+
 def _stretched(config: Mapping[str, Any], factor: float) -> dict[str, Any]:
     """Llama 3.1 and later: 131,072 positions by scaling RoPE from 8,192."""
     scaling = {

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from planner.effects import Drop, Effect, Scale, TermSpec, Work
 from planner.optimization import PlanContext
 from planner.parts.activations import SAVED, SAVED_BY_DOWN, SAVED_BY_MLP, both_layers
+from planner.parts.launches import ADAPTER_BACKWARD, ADAPTER_FORWARD, ADAPTER_RECOMPUTE, CASTS, launch_work
 from planner.parts.mlp_moments import MlpPath, Moment, fullest_moment, without_adapters
 from planner.parts.optimizer import trained_terms, trained_work
 from planner.parts.recompute import num_recomputed_layers, recomputes_last_layer
@@ -230,7 +231,8 @@ def _transients_of_adapters(ctx: PlanContext, s: Sizes, names: tuple[str, ...], 
 
 
 def _adapter_work(ctx: PlanContext, s: Sizes, names: tuple[str, ...], count: int, element: int) -> tuple[Work, ...]:
-    passes = 3 * s.N + num_recomputed_layers(ctx.config, ctx.model)  # of one layer: forward, dx, dW; recompute
+    recomputed = num_recomputed_layers(ctx.config, ctx.model)
+    passes = 3 * s.N + recomputed  # of one layer: forward, dx, dW; recompute
     outputs = sum(s.linears[name][1] for name in names)
     inputs = sum(s.linears[name][0] for name in names)
     casts = s.is_half and element == 4
@@ -238,6 +240,8 @@ def _adapter_work(ctx: PlanContext, s: Sizes, names: tuple[str, ...], count: int
     # B's output, its scaling, the sum with the base's output and the cast of that; input casts once or there and back
     per_output = 4 + 8 + 10 + 6 if in_fp32 else s.c + 2 * s.c + 3 * s.c
     per_input = 6 if in_fp32 else 12 if casts else 0
+    cast_ns = CASTS.ns if casts else 0
+    both_ways, again = ADAPTER_FORWARD.ns + ADAPTER_BACKWARD.ns + 2 * cast_ns, ADAPTER_RECOMPUTE.ns + cast_ns
     return (
         Work(
             key="gemm.adapters", kind="gemm_fp32" if in_fp32 else "gemm", amount=2 * passes * count * s.T // s.N,
@@ -248,6 +252,10 @@ def _adapter_work(ctx: PlanContext, s: Sizes, names: tuple[str, ...], count: int
             amount=passes * (per_input * inputs + per_output * outputs) * s.T,
             formula=f"{passes} passes of a layer * ({per_input} * {inputs} inputs + {per_output} * {outputs} outputs) "
             "* T",
+        ),
+        launch_work(
+            "overhead.adapters", len(names) * (s.N * both_ways + recomputed * again),
+            f"operators of {len(names)} adapters a layer, both ways and recomputed",
         ),
     )  # fmt: skip
 

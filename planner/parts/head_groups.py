@@ -5,6 +5,7 @@ from __future__ import annotations
 from planner.effects import Drop, Effect, Scale, TermSpec, Work
 from planner.optimization import PlanContext
 from planner.parts.activations import ATTENTION_BACKWARD, SAVED, both_layers
+from planner.parts.launches import HEAD_GROUP_BACKWARD, HEAD_GROUP_FORWARD, launch_work
 
 
 def head_groups_effect(ctx: PlanContext, *, groups: int) -> Effect:
@@ -44,6 +45,10 @@ def head_groups_effect(ctx: PlanContext, *, groups: int) -> Effect:
             Work(
                 key="attention.head_groups", kind="attention", amount=2 * s.N * s.q * s.L * s.T,
                 formula="2 * N * q * L * T: attention of every group again in backward",
+            ),
+            launch_work(
+                "overhead.head_groups", s.N * groups * (HEAD_GROUP_FORWARD.ns + HEAD_GROUP_BACKWARD.ns),
+                f"operators of {groups} groups in N layers, and of their recompute",
             ),
             Work(
                 key="memory.head_groups", kind="memory", amount=s.N * groups * 200 * s.d * s.T,

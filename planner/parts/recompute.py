@@ -10,7 +10,8 @@ from __future__ import annotations
 from planner.effects import Confine, Drop, Effect, Scale, TermSpec, Work
 from planner.optimization import PlanContext
 from planner.parts.activations import OTHERS, SAVED
-from planner.parts.static import LAYER_LAUNCH_NS, elementwise_bytes
+from planner.parts.launches import LAYER_RECOMPUTE, launch_work
+from planner.parts.static import elementwise_bytes
 from planner.types import Instant, ModelSpec, RunConfig
 
 RECOMPUTED: frozenset[Instant] = frozenset({"layer_backward", "attention_backward", "backward_end"})
@@ -68,9 +69,8 @@ def checkpointing_effect(ctx: PlanContext) -> Effect:
                 key="memory.recompute", kind="memory", amount=recomputed * elementwise_bytes(s),
                 formula=f"{count} * bytes of norms, RoPE, SwiGLU and sums, again",
             ),
-            Work(
-                key="overhead.recompute", kind="overhead", amount=recomputed * LAYER_LAUNCH_NS, overlapped=True,
-                formula=f"{count} * {LAYER_LAUNCH_NS} ns: the kernels of each layer's forward again",
+            launch_work(
+                "overhead.recompute", recomputed * LAYER_RECOMPUTE.ns, f"operators of {count} layers forward again"
             ),
         ),
     )  # fmt: skip

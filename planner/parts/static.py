@@ -6,12 +6,12 @@ from planner.effects import TermSpec, Work
 from planner.optimization import PlanContext
 from planner.parts.activations import SAVED
 from planner.parts.cpu import uses_mapped_weights
+from planner.parts.launches import LAYER_BACKWARD, LAYER_FORWARD, launch_work
 from planner.parts.optimizer import trained_terms, trained_work
 from planner.parts.sizes import Sizes
 from planner.parts.tensors import trained_model
 from planner.types import INSTANTS
 
-LAYER_LAUNCH_NS = 60 * 6_000  # about 60 operators of a layer's forward, 6 us each from Python
 INPUT_BYTES = 32  # ids, positions, labels and indices of targets, int64
 
 
@@ -78,8 +78,7 @@ def base_work(ctx: PlanContext, s: Sizes) -> tuple[Work, ...]:
             key="memory.layers", kind="memory", amount=3 * s.N * elementwise_bytes(s),
             formula="3 * N * bytes of norms, RoPE, SwiGLU and sums: forward, and twice that in backward",
         ),
-        Work(
-            key="overhead.launches", kind="overhead", amount=3 * s.N * LAYER_LAUNCH_NS, overlapped=True,
-            formula=f"3 * N * {LAYER_LAUNCH_NS} ns: kernels started one by one",
+        launch_work(
+            "overhead.launches", s.N * (LAYER_FORWARD.ns + LAYER_BACKWARD.ns), "operators of N layers, both ways"
         ),
     )  # fmt: skip
