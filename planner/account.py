@@ -11,9 +11,10 @@ from planner.checks import refuse_impossible_counts
 from planner.combine import Combined, combine
 from planner.effects import TermSpec, Work
 from planner.errors import ConfigError
+from planner.layer_policy import CARRIED_OUT, layer_engine_obstacle
 from planner.optimization import Optimization, PlanContext, RankShape, Registry, instantiate
 from planner.parallel import padded_length
-from planner.parts import cpu
+from planner.parts import cpu, layer_engine
 from planner.parts.activations import evaluation_terms, saved_terms, transient_terms
 from planner.parts.expert_layer import expert_terms
 from planner.parts.loss import stock_loss_terms, stock_loss_work
@@ -111,6 +112,11 @@ def plain_path(ctx: PlanContext) -> PlainPath:
     )
 
 
+def runs_by_layers(ctx: PlanContext) -> bool:
+    """What the layer engine cannot run is refused, and planned as the modules would run it."""
+    return ctx.config.engine == "layer" and layer_engine_obstacle(ctx.config, ctx.model) is None
+
+
 def tally(
     ctx: PlanContext, optimizations: tuple[Optimization, ...], registry: Registry, *, plain: PlainPath | None = None
 ) -> Account:
@@ -119,5 +125,12 @@ def tally(
     # every run chooses an attention kernel, asked for or not (core/train/build.py)
     chooses = "flash_attention" in registry and ctx.config.optimization("flash_attention") is None
     implied = (registry["flash_attention"](),) if chooses else ()
-    effects = [(optimization.name, optimization.effect(ctx)) for optimization in (*optimizations, *implied)]
+    by_layers = runs_by_layers(ctx)
+    effects = [
+        (optimization.name, optimization.effect(ctx))
+        for optimization in (*optimizations, *implied)
+        if not (by_layers and optimization.name in CARRIED_OUT)
+    ]
+    if by_layers:
+        effects.append((layer_engine.NAME, layer_engine.layer_engine_effect(ctx)))
     return Account(ctx=ctx, optimizations=optimizations, combined=combine(plain.terms, plain.work, effects))

@@ -83,12 +83,18 @@ class DecoderLayer:
         y = torch.empty_like(x)
         for start, end in self._tiles(x):
             tile = slice(start, end)
-            h, (gate, up), _, _, xa = self._into_mlp(x[tile], out[tile], o, gate_up)
+            products = self._mlp(y[tile], x[tile], out[tile], o, gate_up, down)
             if keeps and self.policy.keeps_products:
-                kept.mlp.append((h, gate, up))
-            product = self.ops.swiglu(gate, up, _updates(gate_up, xa))
-            down.add(0, h, product, down.narrow(product), out=y[tile])
+                kept.mlp.append(products)
+            del products  # before the next tile's are made
         return y, kept
+
+    def _mlp(self, y: Tensor, x: Tensor, out: Tensor, o: Pass, gate_up: Pass, down: Pass) -> tuple[Tensor, ...]:
+        """Of some rows: ``y`` is written; (h, gate, up) as a layer that keeps its products keeps them."""
+        h, (gate, up), _, _, xa = self._into_mlp(x, out, o, gate_up)
+        product = self.ops.swiglu(gate, up, _updates(gate_up, xa))
+        down.add(0, h, product, down.narrow(product), out=y)
+        return h, gate, up
 
     def _attend(self, x: Tensor, row: RowPart, kept: Kept, *, keeps_products: bool) -> Tensor:
         """Attention's output (T, q) of every group; its log-sum-exps go to ``kept``."""
@@ -97,19 +103,27 @@ class DecoderLayer:
         xa = qkv.narrow(n)
         out = None
         kept.lse = []
-        for query_rows, kv_rows in self._groups:
-            projected = self._project(qkv, n, xa, query_rows, kv_rows)
-            if keeps_products:
-                kept.qkv.append(projected)
-            q, k, v = self._prepare(projected, row, in_place=not keeps_products)
-            group_out, lse = forward_segments(row.kernel, q, k, v, row.cu_seqlens, self._scale)
-            kept.lse.append(lse)
-            flat = _by_row(group_out)
+        for rows in self._groups:
+            group_out = self._attend_group(qkv, n, xa, rows, row, kept, keeps_products=keeps_products)
             if len(self._groups) == 1:
-                return flat
+                return group_out
             out = x.new_empty(x.shape[0], self._groups[-1][0].stop) if out is None else out
-            out[:, query_rows] = flat
+            out[:, rows[0]] = group_out
+            del group_out  # before the next group's is made
         return out
+
+    def _attend_group(
+        self, qkv: Pass, n: Tensor, xa: Tensor | None, rows: tuple[slice, slice], row: RowPart, kept: Kept, *,
+        keeps_products: bool,
+    ) -> Tensor:  # fmt: skip
+        """(T, query heads of the group * h)"""
+        projected = self._project(qkv, n, xa, *rows)
+        if keeps_products:
+            kept.qkv.append(projected)
+        q, k, v = self._prepare(projected, row, in_place=not keeps_products)
+        out, lse = forward_segments(row.kernel, q, k, v, row.cu_seqlens, self._scale)
+        kept.lse.append(lse)
+        return _by_row(out)
 
     def _project(
         self, qkv: Pass, n: Tensor, xa: Tensor | None, query_rows: slice, kv_rows: slice
@@ -152,25 +166,23 @@ class DecoderLayer:
             out = self._attend(x, row, kept, keeps_products=False)
         o, gate_up, down = (part.open(x.dtype) for part in (self.o, self.gate_up, self.down))
         dout = torch.empty_like(out)
-        for index, (start, end) in enumerate(self._tiles(x)):
+        for start, end in self._tiles(x):
             tile = slice(start, end)
-            mlp = kept.mlp[index] if kept.mlp else None
+            mlp = [kept.mlp.pop(0)] if kept.mlp else []  # in a list, so that it is let go of inside
             self._mlp_backward(dy[tile], dout[tile], x[tile], out[tile], mlp, o, gate_up, down)
-            if kept.mlp:
-                kept.mlp[index] = ()
         late = [*o.gradients(), *gate_up.gradients(), *down.gradients()]
         del o, gate_up, down  # and with them weights that were dequantised
         return dy, [*self._attention_backward(dy, dout, x, out, kept, row, wants_dx=wants_dx), *late]
 
     def _mlp_backward(
-        self, dh: Tensor, dout: Tensor, x: Tensor, out: Tensor, mlp: tuple[Tensor, ...] | None, o: Pass, gate_up: Pass,
+        self, dh: Tensor, dout: Tensor, x: Tensor, out: Tensor, mlp: list[tuple[Tensor, ...]], o: Pass, gate_up: Pass,
         down: Pass,
     ) -> None:  # fmt: skip
-        """Of some rows: ``dh`` comes as dy and leaves as the gradient of h; ``dout`` is written, the gradient of out."""
-        if mlp is None:
+        """Of some rows: ``dh`` comes as dy and leaves as the gradient of h; that of ``out`` is written to ``dout``."""
+        if not mlp:
             h, (gate, up), m, xa_o, xa = self._into_mlp(x, out, o, gate_up)
         else:
-            h, gate, up = mlp
+            h, gate, up = mlp.pop()
             m, xa_o = self._norm(1, h), o.narrow(out)
             xa = gate_up.narrow(m)
         dxa = down.new_dxa(dh)

@@ -50,16 +50,16 @@ class TritonRowOps:
 
     def swiglu(self, gate: Tensor, up: Tensor, updates: tuple[Update | None, Update | None]) -> Tensor:
         product = torch.empty_like(gate)
-        _swiglu[_tiles](gate, up, product, *_tiled(gate, updates), IS_BACKWARD=False, num_warps=8)
+        _swiglu[_tiles](gate, up, product, *_tiled(gate, updates), IS_BACKWARD=False, num_warps=_TILE_WARPS)
         return product
 
     def swiglu_backward_(
         self, gate: Tensor, up: Tensor, updates: tuple[Update | None, Update | None], dproduct: Tensor
     ) -> None:
-        _swiglu[_tiles](gate, up, dproduct, *_tiled(gate, updates), IS_BACKWARD=True, num_warps=8)
+        _swiglu[_tiles](gate, up, dproduct, *_tiled(gate, updates), IS_BACKWARD=True, num_warps=_TILE_WARPS)
 
 
-_TILE_ROWS, _TILE_COLUMNS = 64, 128
+_TILE_ROWS, _TILE_COLUMNS, _TILE_WARPS = 64, 128, 8
 
 
 def _tiles(arguments: dict[str, int]) -> tuple[int]:

@@ -18,6 +18,7 @@ from core.attention.kernel import AttentionKernel, CpuFlashKernel
 from core.attention.register import ATTENTION_NAME, register_attention
 from core.attention.sequence import LocalAttention
 from core.data.row import Row
+from core.layer.engine import LayerEngine
 from core.loss.head_loss import StockLoss
 from core.optimizations import REGISTRY
 from core.parallel.layout import shard_row
@@ -29,7 +30,10 @@ from core.train.position_loss import PositionLoss, position_edges
 from core.train.setup import TrainingSetup
 from core.verify import loss_allocations
 from core.verify.flash_allocations import FlashAllocations
+from core.verify.host_copies import HostCopies, MetaSlots
 from core.verify.live_bytes import LiveBytes
+from core.verify.row_allocations import RowAllocations
+from planner.layer_policy import CARRIED_OUT
 from planner.model_spec import model_spec_from_config
 from planner.types import RunConfig
 
@@ -97,5 +101,14 @@ def build(model_config: dict[str, Any], config: RunConfig, kernel: AttentionKern
         loss=StockLoss(), emit=lambda name, data: None,
     )  # fmt: skip
     for optimization in enabled_optimizations(config, REGISTRY):
-        optimization.apply(setup)
+        if not (config.engine == "layer" and optimization.name in CARRIED_OUT):
+            optimization.apply(setup)
+    if config.engine == "layer":
+        setup.attention = LocalAttention(kernel)
+        with (
+            patch("core.layer.engine.row_ops", lambda device: RowAllocations()),
+            patch("core.offload.layer_inputs.HostSlots", MetaSlots),
+            patch("core.offload.layer_inputs._InTurn", HostCopies),
+        ):
+            setup.layer_engine = LayerEngine(setup)
     return setup
