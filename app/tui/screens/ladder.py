@@ -55,7 +55,7 @@ class LadderScreen(ModalScreen[Changes | None]):
             box.border_subtitle = "Enter takes a step over, Esc leaves it"
             yield PlainTable(
                 ("#", "used", "change", "verdict", "speed", "step"), id="rungs",
-                heads={"used": "     used", "change": "   change", "speed": "tokens/s"},
+                heads={"used": "     used", "change": "   change", "speed": "tokens/s"}, fills=("step",),
             )  # fmt: skip
             with VerticalScroll(id="ladder-words", can_focus=True):
                 yield Plain("working it out ...", id="ladder-text")

@@ -184,7 +184,13 @@ class PlanScreen(Screen[None]):
                 words = "no length fits like this"
             case longest:
                 words = f"longest that fits: {longest:,} (m sets it)"
-        self.query_one("#findings", Plain).show_line(self._problem or f"{words}   {speed_words(self.plan)}")
+        selected = self.query_one(AlternativesTable).selected
+        reason = f"{selected.rank}: {selected.why}" if selected is not None else speed_words(self.plan)
+        self.query_one("#findings", Plain).show_line(self._problem or f"{words}   {reason}")
+
+    def on_data_table_row_highlighted(self, message: DataTable.RowHighlighted) -> None:
+        if message.data_table.id == "alternatives":
+            self._show_findings()
 
     def action_leave_field(self) -> None:
         """Out of the form, so that every key is a command again."""

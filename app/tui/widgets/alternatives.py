@@ -16,7 +16,10 @@ class AlternativesTable(PlainTable):
     """``show_current`` draws at once, ``show_found`` when the search is done."""
 
     def __init__(self) -> None:
-        super().__init__(COLUMNS, id="alternatives", title="Recommended", heads={"rank": "#", "used": "    used"})
+        super().__init__(
+            COLUMNS, id="alternatives", title="Recommended", heads={"rank": "#", "used": "    used"},
+            fills=("change", "why"),
+        )  # fmt: skip
         self.found: tuple[AlternativeRow, ...] = ()
 
     def show_current(self, plan: Plan) -> None:

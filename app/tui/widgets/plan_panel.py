@@ -44,6 +44,7 @@ class PlanPanel(VerticalScroll, can_focus=False):
             ("part", "bytes", "basis", "note"),
             id="parts",
             heads={"part": "  part", "bytes": "   size", "note": "mostly"},
+            fills=("note",),
         )
         yield Plain(id="details")
 

@@ -101,6 +101,14 @@ async def test_apply_takes_the_selected_recommendation_over(app):
         assert app.screen.draft.overrides == {"ring": 2, "fused_loss": True}
 
 
+async def test_the_reason_of_the_highlighted_recommendation_stands_below_the_table(app):
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press("down")
+        await pilot.pause()
+        assert "1: logits never exist for a whole row" in screen_text(app, "#findings")
+
+
 async def test_max_sets_the_longest_length(app):
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
