@@ -35,7 +35,7 @@ def layer_policies(config: RunConfig, model: ModelSpec) -> tuple[LayerPolicy, ..
     num_layers = model.num_layers
     first_whole = num_layers - knobs.get("kept_layers", 0) if checkpointing else 0
     offload, groups = config.optimization("checkpoint_offload"), config.optimization("fake_parallel")
-    num_offloaded = max(0, num_layers - offload.as_dict()["kept_layers"]) if offload else 0
+    num_offloaded = max(0, first_whole - offload.as_dict()["kept_layers"]) if offload else 0
     return tuple(
         LayerPolicy(
             head_groups=groups.as_dict()["groups"] if groups else 1,
@@ -46,6 +46,11 @@ def layer_policies(config: RunConfig, model: ModelSpec) -> tuple[LayerPolicy, ..
         )
         for layer in range(num_layers)
     )
+
+
+def outputs_wait_on_host(policies: tuple[LayerPolicy, ...]) -> bool:
+    """Whether attention outputs leave together with the inputs: only where every layer that sends one keeps both."""
+    return any(p.offloads for p in policies) and all(p.keeps_attention for p in policies if p.offloads)
 
 
 def mlp_tiles(config: RunConfig) -> int:

@@ -20,7 +20,7 @@ from core.layer.row_ops import RowOps, TorchRowOps
 from core.offload.layer_inputs import LayerInputs
 from core.optimizations.evidence import Evidence, NotActive
 from core.train.setup import TrainingSetup
-from planner.layer_policy import CARRIED_OUT, layer_policies
+from planner.layer_policy import CARRIED_OUT, layer_policies, outputs_wait_on_host
 from planner.parts.offload import offload_slot_bytes
 
 
@@ -36,8 +36,8 @@ class LayerEngine:
         self.num_offloaded = sum(policy.offloads for policy in policies)
         input_bytes = offload_slot_bytes(config, spec)
         self.inputs = self._host(input_bytes)
-        keeps_outputs = all(policy.keeps_attention for policy in policies if policy.offloads)
-        self.outputs = self._host(input_bytes // spec.hidden_size * spec.q_width) if keeps_outputs else None
+        output_bytes = input_bytes // spec.hidden_size * spec.q_width
+        self.outputs = self._host(output_bytes) if outputs_wait_on_host(policies) else None
         self.layers = [
             _InstalledLayer(self, index, DecoderLayer(module, policy, self.ops))
             for index, (module, policy) in enumerate(zip(decoder.layers, policies, strict=True))

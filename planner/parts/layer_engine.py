@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from planner.attention_kernels import KernelName, Version, candidates
 from planner.effects import Drop, Effect, TermSpec, Work
-from planner.layer_policy import LayerPolicy, layer_policies, tile_bounds
+from planner.layer_policy import LayerPolicy, layer_policies, outputs_wait_on_host, tile_bounds
 from planner.optimization import PlanContext
 from planner.parts.adapters import target_names
 from planner.parts.sizes import Sizes, evaluation_tokens
@@ -38,11 +38,6 @@ def layer_engine_effect(ctx: PlanContext) -> Effect:
         add_work=_work(ctx, policies),
         drop_work=tuple(Drop(key=key, formula="computed by the layer engine") for key in _REPLACED_WORK),
     )
-
-
-def outputs_wait_on_host(policies: tuple[LayerPolicy, ...]) -> bool:
-    """Whether attention outputs leave together with the inputs: only where every layer that sends one keeps both."""
-    return any(p.offloads for p in policies) and all(p.keeps_attention for p in policies if p.offloads)
 
 
 def _waiting_terms(s: Sizes, policies: tuple[LayerPolicy, ...]) -> list[TermSpec]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planner.effects import Effect, Scale, Work
+from planner.layer_policy import layer_policies, outputs_wait_on_host
 from planner.optimization import PlanContext
 from planner.parallel import padded_length
 from planner.parts.recompute import num_recomputed_layers
@@ -25,6 +26,10 @@ def offloaded_host_bytes(config: RunConfig, model: ModelSpec) -> int:
     setting = config.optimization("checkpoint_offload")
     if setting is None:
         return 0
+    if config.engine == "layer":
+        policies, slot = layer_policies(config, model), offload_slot_bytes(config, model)
+        outputs = slot // model.hidden_size * model.q_width if outputs_wait_on_host(policies) else 0
+        return sum(policy.offloads for policy in policies) * (slot + outputs)
     return num_offloaded_layers(config, model, setting.as_dict()["kept_layers"]) * offload_slot_bytes(config, model)
 
 

@@ -75,7 +75,7 @@ POLICIES = {
     "keep some layers whole": (checkpointing(save_attention=True, kept_layers=1),),
     "keep everything": (),
     "offload": (checkpointing(save_attention=True), setting("checkpoint_offload", kept_layers=1)),
-    "offload inputs": (checkpointing(kept_layers=2), setting("checkpoint_offload", kept_layers=1)),
+    "offload inputs": (checkpointing(kept_layers=1), setting("checkpoint_offload", kept_layers=1)),
 }
 
 
