@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.types import ClusterSpec, RunConfig
+from planner.types import ClusterSpec, Plan
 
 
 def dollars_per_hour(cluster: ClusterSpec) -> float | None:
@@ -16,7 +16,7 @@ def dollars_per_million_tokens(cluster: ClusterSpec, tokens_per_second: float) -
     return None if hourly is None else hourly / 3600 * 1e6 / tokens_per_second
 
 
-def dollars_of_run(config: RunConfig, cluster: ClusterSpec, seconds_per_step: float) -> float | None:
+def dollars_of_run(plan: Plan) -> float | None:
     """Of all optimizer steps; None without a price, or where the number of steps follows from the data."""
-    hourly = dollars_per_hour(cluster)
-    return None if hourly is None or config.max_steps < 1 else hourly / 3600 * seconds_per_step * config.max_steps
+    hourly, steps = dollars_per_hour(plan.cluster), plan.config.max_steps
+    return None if hourly is None or steps < 1 else hourly / 3600 * plan.seconds_per_step * steps

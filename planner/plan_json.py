@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from planner.cost import dollars_of_run, dollars_per_hour, dollars_per_million_tokens
 from planner.formula import symbols_of, with_numbers
 from planner.types import INSTANTS, Alternative, GpuPlan, Issue, OptimizationSetting, Plan, Term
 
@@ -40,6 +41,11 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         },
         "tokens_per_second": plan.tokens_per_second,
         "seconds_per_step": plan.seconds_per_step,
+        "cost": {
+            "dollars_per_hour": dollars_per_hour(plan.cluster),
+            "dollars_per_million_tokens": dollars_per_million_tokens(plan.cluster, plan.tokens_per_second),
+            "dollars_of_run": dollars_of_run(plan),
+        },
         "batch": dict(plan.batch),
         "calibration": None if plan.calibration is None else asdict(plan.calibration),
         "issues": [_issue(issue) for issue in plan.issues],

@@ -27,6 +27,7 @@ from app.views.parts import (
     value_words,
 )
 from planner.calibration import calibration_words
+from planner.cost import dollars_of_run, dollars_per_hour, dollars_per_million_tokens
 from planner.types import (
     INSTANTS,
     Alternative,
@@ -224,6 +225,16 @@ def speed_words(plan: Plan) -> str:
         return "speed unknown"
     rate = format_tokens_per_second(plan.tokens_per_second)
     return f"{rate}, {format_duration(plan.seconds_per_step)} a step (modelled)"
+
+
+def cost_words(plan: Plan) -> str:
+    """``$0.76 an hour, $0.11 per million tokens, $3.40 the run``; empty where the GPU has no price."""
+    hourly, tokens = dollars_per_hour(plan.cluster), dollars_per_million_tokens(plan.cluster, plan.tokens_per_second)
+    if hourly is None or tokens is None:
+        return ""
+    run = dollars_of_run(plan)
+    words = f"${hourly:,.2f} an hour, ${tokens:,.3f} per million tokens"
+    return words if run is None else f"{words}, ${run:,.2f} the run of {plan.config.max_steps:,} steps"
 
 
 def combination_of(plan: Plan) -> str:

@@ -12,6 +12,7 @@ from app.views.plan_view import (
     batch_words,
     cluster_words,
     combination_of,
+    cost_words,
     device_word,
     footprints,
     instant_rows,
@@ -128,6 +129,7 @@ def _rest(plan: Plan, width: int) -> str:
         f"host memory {format_bytes(plan.host_bytes)} ({plan.host_verdict}), "
         f"disk {format_bytes(plan.disk_bytes)} ({plan.disk_verdict})",
         f"speed: {speed_words(plan)}",
+        *([f"cost: {cost_words(plan)}"] if cost_words(plan) else []),
         *textwrap.wrap(f"batch: {batch_words(plan)}", width, subsequent_indent="  "),
     ]
     return "\n".join(lines)
