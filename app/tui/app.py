@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from rich.text import Text
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
 from app.services.draft import Draft
 from app.tui.screens.dialogs import TextScreen
 from app.tui.services import Services
 from app.tui.themes import DEFAULT_THEME, THEMES
+from app.tui.widgets.plain import visible_lines
 from app.views.text import legend_text
 from planner.types import Preset
 
@@ -65,6 +67,13 @@ class LongfitApp(App[None]):
         self.animation_level = "none"
         self.theme = theme or os.environ.get("LONGFIT_THEME") or DEFAULT_THEME
         self._screens: dict[str, Screen[Any]] = {}
+
+    def notify(
+        self, message: str, *, title: str = "", severity: SeverityLevel = "information", timeout: float | None = None,
+        markup: bool = False,
+    ) -> None:  # fmt: skip
+        """As Textual's, but what is said may quote data: no markup, and control characters are made visible."""
+        super().notify(visible_lines(message), title=title, severity=severity, timeout=timeout, markup=False)
 
     def on_mount(self) -> None:
         self.set_class(self.ascii_only, "-ascii")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from app.tui.services import Services
 
 OVERRIDE_WORD = "over"
+LAUNCH = "launch"  # group of the thread that launches; there is one at a time
 
 
 @dataclass
@@ -37,6 +38,9 @@ class Launched(Message):
 def start_launch(screen: Screen, services: Services, draft: Draft, *, above: tuple[str, ...] = ()) -> None:
     """Ask with the plan for this machine, and the lines ``above`` it. What does not fit needs the word typed; what is
     wrong is refused."""
+    if any(worker.group == LAUNCH and worker.is_running for worker in screen.app.workers):
+        screen.notify("A launch is under way: the data is being prepared.")
+        return
     on_cpu = draft.gpu == "cpu"
     try:
         plan = services.plan_for_launch(draft.preset, draft.overrides, cpu=on_cpu)
@@ -96,4 +100,4 @@ def _launch(screen: Screen, services: Services, draft: Draft, *, on_cpu: bool, a
         screen.post_message(Launched(run_dir))
 
     screen.notify("Launching: the data is being prepared.", markup=False)
-    screen.run_worker(work, thread=True, group="launch", exclusive=True)
+    screen.run_worker(work, thread=True, group=LAUNCH, exclusive=True)

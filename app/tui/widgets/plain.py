@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from textual.content import Content
+from textual.visual import VisualType
 from textual.widgets import Static
 
 
 class Plain(Static):
-    """A Static for data: no markup, ever."""
+    """A Static for data: no markup, ever, and of a string no control character but line ends."""
 
     def __init__(self, content: str | Content = "", *, id: str | None = None, classes: str | None = None) -> None:
-        super().__init__(content, id=id, classes=classes, markup=False)
+        super().__init__(_shown(content), id=id, classes=classes, markup=False)
+
+    def update(self, content: VisualType = "", *, layout: bool = True) -> None:
+        super().update(_shown(content), layout=layout)
 
     def show_line(self, content: str | Content) -> None:
         """New text where the height is fixed: painted without arranging the screen anew."""
         self.update(content, layout=False)
+
+
+def _shown(content: VisualType) -> VisualType:
+    return visible_lines(content) if isinstance(content, str) else content
+
+
+def visible_lines(text: str) -> str:
+    """``visible`` of every line."""
+    return "\n".join(map(visible, text.split("\n")))
 
 
 def visible(text: str) -> str:

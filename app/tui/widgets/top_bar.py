@@ -6,6 +6,8 @@ from textual import events
 from textual.content import Content
 from textual.widget import Widget
 
+from app.tui.widgets.plain import visible
+
 SCREENS = (("plan", "1 Plan"), ("run", "2 Run"), ("runs", "3 Runs"), ("presets", "4 Presets"), ("data", "5 Data"))
 
 
@@ -18,8 +20,8 @@ class TopBar(Widget):
         self.place = ""
 
     def show(self, place: str) -> None:
-        if place != self.place:
-            self.place = place
+        if visible(place) != self.place:
+            self.place = visible(place)
             self.refresh()
 
     def render(self) -> Content:
