@@ -123,12 +123,15 @@ def neighbours(problem: Problem, config: RunConfig, *, planned: bool) -> Iterato
             options = [groups[0] for groups in _head_groups(problem, config.parallel) if groups]
         else:
             own = enabled[name].as_dict() if name in enabled else {}
-            knobs = entry.searched or (() if entry.available else ({},))
+            knobs = entry.searched or ({},)
             options = [OptimizationSetting(name=name, knobs=_merged(registry, name, {**own, **k})) for k in knobs]
         for option in options:
-            if option != enabled.get(name):
-                chosen = {**enabled, name: option}
-                yield replace(config, optimizations=_in_order(registry, list(chosen.values())))
+            if option == enabled.get(name):
+                continue
+            settings = _in_order(registry, [*{**enabled, name: option}.values()])
+            yield replace(config, optimizations=settings)
+            if config.optim in SMALLER_OPTIMS:  # what goes with none of these takes their place
+                yield replace(config, optim=OPTIMS[0], optimizations=settings)
     for degrees in _degrees(problem):
         if degrees != config.parallel:
             kept = [setting for setting in config.optimizations if setting.name not in SPREAD]

@@ -43,7 +43,7 @@ def ladder_rows(ladder: Ladder, measured: Mapping[str, int] | None = None) -> tu
         words = [f"{label} {format_signed_bytes(size)}" for label, size in by_part if abs(size) >= SMALLEST_SHOWN]
         rows.append(
             LadderRow(
-                step=combination_words(rung.config.optimizations) if before is None else step_words(before, rung),
+                step=whole_words(rung) if before is None else step_words(before, rung),
                 used_bytes=rung.used_bytes,
                 change_bytes=0 if before is None else rung.used_bytes - before.used_bytes,
                 peak=INSTANT_LABELS[rung.peak_instant],
@@ -57,6 +57,15 @@ def ladder_rows(ladder: Ladder, measured: Mapping[str, int] | None = None) -> tu
         )
         before = rung
     return tuple(rows)
+
+
+def whole_words(rung: Rung) -> str:
+    """``LoRA r64 + checkpointing``, ``full fine-tuning + fused loss, optim: adamw_8bit``."""
+    config, names = rung.config, combination_words(rung.config.optimizations)
+    if config.method == "full":
+        names = f"full fine-tuning + {names}" if config.optimizations else "full fine-tuning"
+    optim = f", optim: {config.optim}" if config.method == "full" and config.optim != "adamw_torch" else ""
+    return names + optim + (f", update: {config.update}" if config.update != "step" else "")
 
 
 def step_words(before: Rung, after: Rung) -> str:
@@ -93,9 +102,8 @@ def floor_lines(ladder: Ladder) -> tuple[str, ...]:
     """Where it ends and why, and what goes below."""
     least, usable = ladder.minimum, ladder.usable_bytes
     weights = least.weights_bytes
-    combination = combination_words(least.config.optimizations)
     lines = [
-        f"The real minimum of this method is {_exact(least.used_bytes)}: {combination}.",
+        f"The real minimum of this method is {_exact(least.used_bytes)}: {whole_words(least)}.",
         f"Resident weights are a floor: {least.weights_formula} = {_exact(weights)}; what keeps "
         "them on the GPU holds no less.",
     ]
@@ -110,7 +118,7 @@ def floor_lines(ladder: Ladder) -> tuple[str, ...]:
         fit = "" if least.verdict != "over" else ", which is enough" if rung.verdict != "over" else ", still too much"
         label = "" if rung.runnable else f" ({NOT_RUNNABLE})"
         lines.append(
-            f"Below it goes {combination_words(rung.config.optimizations)}{label}: {_exact(rung.used_bytes)}{fit}, "
+            f"Below it goes {whole_words(rung)}{label}: {_exact(rung.used_bytes)}{fit}, "
             f"{format_bytes(rung.host_bytes)} of host memory."
         )
     return tuple(lines)

@@ -11,7 +11,7 @@ import pytest
 from core.optimizations import REGISTRY
 from planner.effects import Effect, Scale
 from planner.ladder import Ladder, climb
-from planner.optimization import PlanContext, RankShape
+from planner.optimization import PlanContext, RankShape, setting_of
 from planner.plan import make_plan
 from planner.price import price
 from planner.space import OPTIMS, SMALLER_OPTIMS, Problem, candidates
@@ -59,10 +59,15 @@ def problem_of(
 
 def lowest_of_all(problem: Problem) -> int:
     """The search keeps the optimizer's numbers, the ladder does not: each optimizer has a space of its own."""
-    optims = (*OPTIMS, *SMALLER_OPTIMS) if problem.config.method == "full" else (problem.config.optim,)
-    problems = [replace(problem, config=replace(problem.config, optim=optim), _plain={}) for optim in optims]
-    priced = (price(each, config) for each in problems for config in candidates(each))
-    return min(c.sizes.used for c in priced if c is not None and c.config.method == problem.config.method)
+    config = problem.config
+    configs = [config]
+    if config.method == "full":
+        galore = setting_of(REGISTRY["galore"]())
+        configs = [replace(config, optim=optim) for optim in (*OPTIMS, *SMALLER_OPTIMS)]
+        configs.append(replace(config, optimizations=(*config.optimizations, galore)))
+    problems = [replace(problem, config=other, _plain={}) for other in configs]
+    priced = (price(each, choice) for each in problems for choice in candidates(each))
+    return min(c.sizes.used for c in priced if c is not None and c.config.method == config.method)
 
 
 @pytest.mark.parametrize(

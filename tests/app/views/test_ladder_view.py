@@ -63,3 +63,12 @@ def test_the_command_prints_it_and_ends_with_3_when_nothing_fits(capsys: pytest.
     assert "real minimum" in out
     assert main(["plan", PRESET, "--ladder", "--gpu", "A10", "--memory-limit", "5.8GB", "--json"]) == 3
     assert json.loads(capsys.readouterr().out)["usable_bytes"] == 5_800_000_000
+
+
+def test_full_fine_tuning_is_named_and_its_optimizer_is_a_rung() -> None:
+    found = plan_preset("qwen2.5-0.5b-full-16k-1x24g")
+    ladder = ladder_for(found.resolved)
+    rows = ladder_rows(ladder)
+    assert rows[0].step.startswith("full fine-tuning")
+    assert any("optim: " in row.step or "GaLore" in row.step for row in rows)
+    assert "full fine-tuning" in floor_lines(ladder)[0]
