@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.errors import ConfigError
+from planner.layer_policy import CARRIED_OUT
 from planner.model_checks import planned_only_models
 from planner.optimization import Optimization, PlanContext
 from planner.parts.optimizer import is_8bit
@@ -115,7 +116,8 @@ def _precision(ctx: PlanContext) -> list[Issue]:
 
 def _planned_only(ctx: PlanContext, optimizations: Sequence[Optimization]) -> list[Issue]:
     """What this version plans and does not train with: a launch refuses it (app/services/planning.py)."""
-    titles = [o.name for o in optimizations if not o.available]
+    carried_out = CARRIED_OUT if ctx.config.engine == "layer" else ()
+    titles = [o.name for o in optimizations if not o.available and o.name not in carried_out]
     if ctx.config.update == "layer":
         titles.append("update: layer")
     reasons = [

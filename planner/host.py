@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from planner.account import Account
 from planner.parts.offload import offloaded_host_bytes
+from planner.parts.streaming import streamed_host_bytes
 from planner.types import DTYPE_BYTES, INSTANTS, Basis, Instant, Part, Term
 
 MIB = 1024**2
@@ -40,7 +41,7 @@ def host_needed_bytes(result: Account, used_bytes: int) -> int:
     processes = _processes(result)
     if result.ctx.cluster.gpu.kind == "cpu":
         return processes * used_bytes
-    return processes * (PROCESS_BYTES + _pinned_bytes(result) + _paged_bytes(result))
+    return processes * (PROCESS_BYTES + _streamed_bytes(result) + _pinned_bytes(result) + _paged_bytes(result))
 
 
 def host_store(result: Account, used_bytes: int) -> Store:
@@ -57,6 +58,9 @@ def host_store(result: Account, used_bytes: int) -> Store:
             f"{times} {PROCESS_BYTES // MIB} MiB: interpreter, libraries, staging buffers", "assumed",
         )
     ]  # fmt: skip
+    if streamed := _streamed_bytes(result):
+        text = f"{times} {streamed}: frozen weights in pinned memory"
+        terms.append(_term("pinned.weights", "weights", processes * streamed, text, "exact"))
     if pinned:
         text = f"{times} {pinned}: layer inputs in pinned slots"
         terms.append(_term("pinned.layer_inputs", "checkpoints", processes * pinned, text, "exact"))
@@ -78,10 +82,11 @@ def host_store(result: Account, used_bytes: int) -> Store:
 def checkpoint_bytes(result: Account) -> int:
     """One checkpoint: what is trained, and its optimizer states."""
     ctx, specs = result.ctx, result.combined.specs
-    trained = sum(spec.bytes for spec in specs if spec.key == "weights.adapters")
+    shards = ctx.config.parallel.world if ctx.config.optimization("fsdp") else 1
+    kept = sum(spec.bytes for spec in specs if spec.key.startswith("optimizer.") or spec.key == "weights.adapters")
     if ctx.config.method == "full":
-        trained = DTYPE_BYTES[ctx.config.dtype] * ctx.model.num_parameters
-    return trained + sum(spec.bytes for spec in specs if spec.key.startswith("optimizer."))
+        return shards * kept + DTYPE_BYTES[ctx.config.dtype] * ctx.model.num_parameters
+    return shards * kept
 
 
 def disk_bytes(result: Account) -> int:
@@ -110,8 +115,13 @@ def _processes(result: Account) -> int:
     return min(result.ctx.config.parallel.world, result.ctx.cluster.num_gpus_per_node)
 
 
+def _streamed_bytes(result: Account) -> int:
+    """Weights that wait for their layer's turn, of one process."""
+    return streamed_host_bytes(result.ctx.config, result.ctx.model)
+
+
 def _pinned_bytes(result: Account) -> int:
-    """Of one process."""
+    """Layer inputs, of one process."""
     return offloaded_host_bytes(result.ctx.config, result.ctx.model)
 
 

@@ -107,8 +107,8 @@ def _knob_fields() -> tuple[FieldSpec, ...]:
             key=f"{name}.{key.name}", label=key.name.replace("_", " "), help=key.help, group=_label(name),
             kind="switch" if key.kind == "bool" else "choice" if key.choices else _kind(key), preset_key=key,
         )
-        for name in REGISTRY
-        if name not in ("ulysses", "ring", "fake_parallel")
+        for name, cls in REGISTRY.items()
+        if name not in ("ulysses", "ring", "fake_parallel") and cls.available
         for key in optimization_keys(name, REGISTRY)
     )  # fmt: skip
 
@@ -214,7 +214,7 @@ def field_is_active(spec: FieldSpec, draft: Draft) -> bool:
 
 
 def field_of_error(error: ConfigError, specs: tuple[FieldSpec, ...]) -> str | None:
-    """The key of the field an error speaks of: the longest key or knob that occurs in its first sentence."""
+    """The key of the field an error speaks of: the one most of which occurs in its first sentence."""
     words = error.what.replace(":", " ").replace("'", " ").split()
     found = [spec.key for spec in specs if spec.key.rpartition(".")[2] in words]
-    return max(found, key=len, default=None)
+    return max(found, key=lambda key: (sum(part in words for part in key.split(".")), len(key)), default=None)

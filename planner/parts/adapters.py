@@ -260,5 +260,15 @@ def _adapter_work(ctx: PlanContext, s: Sizes, names: tuple[str, ...], count: int
     )  # fmt: skip
 
 
+def layer_adapters(ctx: PlanContext) -> tuple[int, int]:
+    """Adapter parameters of one decoder layer, and the bytes of each; (0, 0) without adapters."""
+    setting = ctx.config.optimization("lora") or ctx.config.optimization("qlora")
+    if setting is None:
+        return 0, 0
+    knobs, linears = setting.as_dict(), ctx.model.linears
+    widths = sum(sum(linears[name]) for name in target_names(knobs["targets"], linears) if name in linears)
+    return knobs["rank"] * widths, DTYPE_BYTES[knobs["adapter_dtype"]]
+
+
 def _num_parameters(s: Sizes, names: tuple[str, ...], rank: int) -> int:
     return s.N * rank * sum(sum(s.linears[name]) for name in names)

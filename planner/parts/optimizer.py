@@ -148,7 +148,7 @@ def _temporaries(ctx: PlanContext, trained: Trained) -> tuple[int, str]:
 
 
 def exchange_temporaries(ctx: PlanContext, trained: Trained) -> tuple[int, str]:
-    if ctx.config.parallel.world == 1:
+    if ctx.config.parallel.world == 1 or ctx.config.optimization("fsdp"):  # FSDP sums on its own (parts/fsdp.py)
         return 0, ""
     copies = 2 if trained.element_bytes < 4 else 1
     bucket = min(BUCKET_BYTES, 4 * trained.num_parameters)

@@ -24,6 +24,7 @@ HOME: dict[str, dict[str, Any]] = {
     "ulysses": {"parallel": ParallelDegrees(ulysses=2)},
     "ring": {"parallel": ParallelDegrees(ring=2)},
     "galore": {"optimizations": {**{k: v for k, v in LEAN_LORA.items() if k != "lora"}, "galore": {"rank": 128}}},
+    "fsdp": {"parallel": ParallelDegrees(data=2), "optimizations": {**LEAN_LORA, "fsdp": {}}},
 }
 SPREAD = ("ulysses", "ring")
 
@@ -91,7 +92,7 @@ LOWERS = {
     "lora": "optimizer_step", "qlora": "load", "gradient_checkpointing": "forward_loss",
     "fused_loss": "loss_backward", "ulysses": "layer_backward", "ring": "layer_backward",
     "fake_parallel": "layer_backward", "liger": "layer_backward", "checkpoint_offload": "forward_loss",
-    "galore": "optimizer_step",
+    "galore": "optimizer_step", "tiled_mlp": "layer_backward", "weight_streaming": "load", "fsdp": "load",
 }  # fmt: skip
 
 

@@ -51,6 +51,12 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
             chosen["checkpoint_offload"] = {"kept_layers": draw(st.sampled_from([1, 5]))}
     if draw(st.booleans()):
         chosen["fused_loss"] = {"chunk_tokens": draw(st.sampled_from([1, 256, 1024, 100_000]))}
+    if draw(st.booleans()):
+        chosen["tiled_mlp"] = {"tiles": draw(st.sampled_from([1, 3, 8]))}
+    if method != "full" and draw(st.booleans()):
+        chosen["weight_streaming"] = {"embeddings": draw(st.sampled_from(["resident", "streamed"]))}
+    elif draw(st.booleans()):
+        chosen["fsdp"] = {}
     degrees = ParallelDegrees(
         data=draw(st.sampled_from([1, 2])),
         ring=draw(st.sampled_from([1, 2, 3])),
@@ -163,6 +169,31 @@ def test_offload_never_raises_what_the_gpu_holds(case: dict[str, Any], kept_laye
         account_of(**{**case, "optimizations": chosen}).combined.bytes_by_instant() for chosen in (without, offloaded)
     )
     assert all(there[instant] <= here[instant] for instant in INSTANTS)
+
+
+@given(cases(), st.sampled_from(["resident", "streamed"]))
+@PROFILE
+def test_streamed_weights_never_raise_what_the_gpu_holds(case: dict[str, Any], embeddings: str) -> None:
+    assume("lora" in case["optimizations"] or "qlora" in case["optimizations"])
+    without = {n: knobs for n, knobs in case["optimizations"].items() if n not in ("weight_streaming", "fsdp")}
+    streamed = {**without, "weight_streaming": {"embeddings": embeddings}}
+    here, there = (
+        account_of(**{**case, "optimizations": chosen}).combined.bytes_by_instant() for chosen in (without, streamed)
+    )
+    assert all(there[instant] <= here[instant] for instant in INSTANTS)
+
+
+@given(cases())
+@PROFILE
+def test_4_bit_weights_never_need_more_at_rest(case: dict[str, Any]) -> None:
+    """Wherever the weights are: resident, streamed, or in shards."""
+    others = {n: knobs for n, knobs in case["optimizations"].items() if n not in ("lora", "qlora", "galore")}
+    lora, qlora = (
+        account_of(**{**case, "optimizations": {**others, method: {"rank": 8}}}).combined.breakdown()
+        for method in ("lora", "qlora")
+    )
+    for instant in ("load", "optimizer_step", "save"):
+        assert qlora.by_part(instant)["weights"] <= lora.by_part(instant)["weights"]
 
 
 @given(st.integers(1, 8192), st.sampled_from([1, 2, 4]), st.booleans(), st.booleans())

@@ -1,0 +1,82 @@
+"""The MLP by tiles of tokens in numbers: `core/optimizations/tiled_mlp.py` returns it.
+
+A layer keeps the MLP's input; backward runs one tile after another forward and backward, so that what the MLP saves and
+makes exists for one tile. Source: ALST (arXiv 2506.13996), section 3.1.1; gradients as outputs of one function, so that
+no tile's weight gradient is counted twice.
+"""
+
+from __future__ import annotations
+
+from planner.effects import Confine, Drop, Effect, Scale, TermSpec, Work
+from planner.optimization import PlanContext
+from planner.parts.activations import MLP_BACKWARD, SAVED_BY_MLP, both_layers
+from planner.parts.recompute import recomputes_last_layer
+from planner.parts.sizes import evaluation_tokens
+
+OF_ONE_TILE = (
+    "mlp", "liger.mlp", "adapter.mlp_input", "adapter.mlp_product", "trainable.mlp_input", "trainable.mlp_product"
+)  # fmt: skip
+IN_BACKWARD = ("layer_backward.mlp", "layer_backward.liger_mlp", "layer_backward.adapter", "backward_end.adapter")
+IN_FORWARD = ("layer_forward.layer", "layer_forward.adapter")
+IN_EVALUATION = ("evaluation.layer", "evaluation.adapter")
+
+
+def tiled_mlp_effect(ctx: PlanContext, *, tiles: int) -> Effect:
+    s = ctx.sizes
+    tiles = min(tiles, s.T)
+    if tiles <= 1:
+        return Effect()
+    recomputes = recomputes_last_layer(ctx)
+    rows, mlp = s.c * s.d * s.T, 3 * s.d * s.f
+    scaled = (
+        *(f"layer.{piece}" for piece in OF_ONE_TILE), *IN_BACKWARD, *IN_EVALUATION, *(IN_FORWARD if recomputes else ())
+    )  # fmt: skip
+    whole_forward = 2 * rows - 2 * rows // tiles
+    whole_evaluation = 4 * s.c * s.d * evaluation_tokens(ctx) * (tiles - 1) // tiles
+    return Effect(
+        add=(
+            *both_layers(s, "tiled_mlp.input", "activations", SAVED_BY_MLP, rows, f"{s.c}d * T: the MLP's input"),
+            TermSpec(
+                key="layer_backward.tiles", part="activations", instants=MLP_BACKWARD, bytes=2 * rows - rows // tiles,
+                formula=f"2 * {s.c}d * T less one tile's: gradients of the MLP's output, and of its input as it fills",
+            ),
+            *(
+                (
+                    TermSpec(
+                        key="layer_forward.tiles", part="activations", instants=frozenset({"layer_forward"}),
+                        bytes=whole_forward,
+                        formula=f"2 * {s.c}d * T less one tile's: residual and, filled tile by tile, the MLP's output",
+                    ),
+                )
+                if recomputes
+                else ()
+            ),
+            TermSpec(
+                key="evaluation.tiles", part="activations", instants=frozenset({"evaluation_forward"}),
+                bytes=whole_evaluation, formula=f"4 * {s.c}d * tokens less one tile's: what is whole beside a tile",
+            ),
+        ),
+        drop=tuple(
+            Drop(key=f"other_layers.{piece}", formula="a layer keeps the MLP's input only") for piece in OF_ONE_TILE
+        ),
+        # where every layer is recomputed, these exist in its backward only already
+        confine=()
+        if recomputes
+        else tuple(
+            Confine(key=f"layer.{piece}", instants=MLP_BACKWARD, formula="exists while its tile runs backward")
+            for piece in OF_ONE_TILE
+        ),
+        scale=tuple(
+            Scale(key=key, numerator=1, denominator=tiles, formula=f"one of {tiles} tiles") for key in scaled
+        ),
+        add_work=(
+            Work(
+                key="gemm.tiles", kind="gemm", amount=2 * s.N * mlp * s.T,
+                formula="2 * N * 3df * T: the MLP of each tile forward again in backward",
+            ),
+            Work(
+                key="memory.tiles", kind="memory", amount=s.N * 5 * s.c * s.f * s.T,
+                formula=f"N * 5 * {s.c}f * T: SwiGLU of each tile again",
+            ),
+        ),
+    )  # fmt: skip
