@@ -15,6 +15,7 @@ Version = Literal["auto", "2", "3", "4", "sdpa"]
 VERSIONS: tuple[Version, ...] = ("auto", "2", "3", "4", "sdpa")
 
 Capability = tuple[int, int]
+AMD_CAPABILITIES: Mapping[Capability, str] = {(9, 4): "gfx942"}  # no NVIDIA GPU has these numbers
 
 TITLES: Mapping[KernelName, str] = {
     "flash4": "FlashAttention-4 (CuTe)",
@@ -72,7 +73,9 @@ def candidates(
 
 
 def order(capability: Capability) -> tuple[KernelName, ...]:
-    """What is tried under ``auto`` on an NVIDIA GPU, the likely fastest first."""
+    """What is tried under ``auto``, the likely fastest first."""
+    if capability in AMD_CAPABILITIES:
+        return ("flash2", "torch")
     if capability >= (10, 0):
         return ("flash4", "cudnn", "flash2", "torch")
     if capability >= (9, 0):
@@ -89,6 +92,8 @@ def why_not(
     title = TITLES[name]
     if capability is None:
         return f"{title} runs on NVIDIA GPUs, this is a CPU"
+    if capability in AMD_CAPABILITIES and name not in ("flash2", "torch"):
+        return f"{title} runs on NVIDIA GPUs, this is an AMD {AMD_CAPABILITIES[capability]}"
     at_least, below = {
         "flash2": ((8, 0), None), "flash3": ((8, 0), (10, 0)), "flash4": ((9, 0), None),
         "cudnn": ((8, 0), None), "torch": ((8, 0), None),

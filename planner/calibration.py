@@ -64,7 +64,8 @@ class Experience:
             return ()
         if not self._range:
             self._range.append(range_of((*VALIDATED, *(row.facts for row in self.rows))))
-        return self._range[0].outside(facts_of(config, model))
+        vendor = ("AMD GPUs",) if gpu.vendor == "amd" else ()
+        return (*vendor, *self._range[0].outside(facts_of(config, model)))
 
 
 def kernels_of(config: RunConfig) -> frozenset[str]:

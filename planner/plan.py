@@ -13,6 +13,7 @@ from planner.account import Account, account
 from planner.calibration import Experience, with_offset, with_slope
 from planner.checks import collect_issues
 from planner.host import disk_store, host_store
+from planner.mfu import mfu_causal
 from planner.optimization import Registry
 from planner.parts import cpu, runtime
 from planner.time import step_seconds
@@ -152,6 +153,7 @@ def make_plan(
             *((unverified_issue(unseen),) if unseen else ()),
         ),
         calibration=calibration,
+        mfu_causal=mfu_causal(result.ctx, seconds),
     )  # fmt: skip
     if weights_bytes(result) > cluster.gpu.usable_bytes:
         from planner.floor import floor_issue  # the search plans too

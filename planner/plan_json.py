@@ -41,6 +41,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         },
         "tokens_per_second": plan.tokens_per_second,
         "seconds_per_step": plan.seconds_per_step,
+        "mfu_causal": plan.mfu_causal,
         "cost": {
             "dollars_per_hour": dollars_per_hour(plan.cluster),
             "dollars_per_million_tokens": dollars_per_million_tokens(plan.cluster, plan.tokens_per_second),

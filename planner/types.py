@@ -63,6 +63,8 @@ class GpuSpec:
     link_bytes_per_s: float  # to a peer of the same node, one way
     fp32_flops: float = 0.0  # dense float32 GEMM without TF32; 0: taken as a twelfth of gemm_flops
     dollars_per_hour: float | None = None
+    peak_flops: float | None = None  # dense 16-bit FLOP/s of the datasheet
+    vendor: Literal["nvidia", "amd", ""] = ""  # "" is a CPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,6 +316,7 @@ class Plan:
     host_terms: tuple[Term, ...] = ()  # add up to host_bytes; their keys say pinned, pageable or page_cache
     disk_terms: tuple[Term, ...] = ()  # add up to disk_bytes
     calibration: Calibration | None = None
+    mfu_causal: float | None = None  # planner/mfu.py says which convention; None without a datasheet peak
 
     @property
     def worst_gpu(self) -> GpuPlan:

@@ -9,6 +9,7 @@ from typing import Any
 
 from app.services.gpu_status import DriverStatus, GpuStatus, probe_gpus
 from app.views.format import format_bytes
+from planner.attention_kernels import AMD_CAPABILITIES
 from planner.catalog.gpus import GPUS
 from planner.types import GpuSpec
 
@@ -52,19 +53,27 @@ def _size(num_bytes: int | None) -> str:
 def _catalog() -> list[str]:
     return [
         "Catalog, for plans without the hardware: longfit plan PRESET --gpu 2xA10",
-        f"  {'name':<12} {'memory':>10} {'usable':>10} {'arch':>6} {'GEMM':>9} {'attention':>10} {'memory':>9}"
-        f" {'PCIe':>8} {'link':>8}",
+        f"  {'name':<17} {'memory':>10} {'usable':>10} {'arch':>6} {'peak':>6} {'GEMM':>6} {'attention':>9}"
+        f" {'memory':>6} {'PCIe':>5} {'link':>5} {'$/hour':>7}",
         *(f"  {_spec_words(gpu)}" for gpu in GPUS.values()),
-        "  GEMM and attention in TFLOP/s, sustained; memory, PCIe and link (to a peer, one way) in GB/s",
+        "  peak (datasheet, dense 16 bit), GEMM and attention (sustained) in TFLOP/s; memory, PCIe and",
+        "  link (to a peer, one way) in GB/s. The H200's were measured, the others' are assumed. $/hour is one",
+        "  seller's list price (planner/catalog/prices.py).",
     ]
 
 
+def _arch(gpu: GpuSpec) -> str:
+    if gpu.compute_capability in AMD_CAPABILITIES:
+        return AMD_CAPABILITIES[gpu.compute_capability]
+    return "sm" + "".join(str(part) for part in gpu.compute_capability or ())
+
+
 def _spec_words(gpu: GpuSpec) -> str:
-    arch = "".join(str(part) for part in gpu.compute_capability or ())
     return (
-        f"{gpu.name:<12} {_size(gpu.memory_bytes)} {_size(gpu.usable_bytes)} {'sm' + arch:>6}"
-        f" {gpu.gemm_flops / 1e12:>9.0f} {gpu.attention_flops / 1e12:>10.0f} {gpu.memory_bytes_per_s / 1e9:>9.0f}"
-        f" {gpu.pcie_bytes_per_s / 1e9:>8.0f} {gpu.link_bytes_per_s / 1e9:>8.0f}"
+        f"{gpu.name:<17} {_size(gpu.memory_bytes)} {_size(gpu.usable_bytes)} {_arch(gpu):>6}"
+        f" {(gpu.peak_flops or 0) / 1e12:>6.0f} {gpu.gemm_flops / 1e12:>6.0f} {gpu.attention_flops / 1e12:>9.0f}"
+        f" {gpu.memory_bytes_per_s / 1e9:>6.0f} {gpu.pcie_bytes_per_s / 1e9:>5.0f} {gpu.link_bytes_per_s / 1e9:>5.0f}"
+        f" {'n/a' if gpu.dollars_per_hour is None else f'{gpu.dollars_per_hour:.2f}':>7}"
     )
 
 
@@ -74,9 +83,12 @@ def _catalog_entry(gpu: GpuSpec) -> dict[str, Any]:
         "memory_bytes": gpu.memory_bytes,
         "usable_bytes": gpu.usable_bytes,
         "compute_capability": gpu.compute_capability,
+        "vendor": gpu.vendor,
+        "peak_flops": gpu.peak_flops,
         "gemm_flops": gpu.gemm_flops,
         "attention_flops": gpu.attention_flops,
         "memory_bytes_per_s": gpu.memory_bytes_per_s,
         "pcie_bytes_per_s": gpu.pcie_bytes_per_s,
         "link_bytes_per_s": gpu.link_bytes_per_s,
+        "dollars_per_hour": gpu.dollars_per_hour,
     }

@@ -11,6 +11,7 @@ from app.views.explain_view import explain_text
 from app.views.format import format_bytes, format_count, format_duration, format_share, format_tokens_per_second
 from app.views.parts import VERDICT_WORDS
 from app.views.plan_view import batch_words, instant_rows, part_rows, peak_words, speed_words, term_label
+from planner.mfu import CONVENTION
 from planner.plan import FITS_SHARE
 from planner.types import Plan
 
@@ -112,6 +113,9 @@ def _speed_text(plan: Plan) -> str:
         "",
         "They are of this card's data sheet or measured on it; a rehearsal says what this machine reaches.",
     ]
+    if plan.mfu_causal is not None and gpu.peak_flops is not None:
+        peak = f"{gpu.peak_flops / 1e12:,.0f} TFLOP/s"
+        lines += ["", f"mfu_causal {format_share(plan.mfu_causal)}: {CONVENTION}, {peak} (planner/mfu.py)"]
     return "\n".join(lines)
 
 

@@ -224,7 +224,8 @@ def speed_words(plan: Plan) -> str:
     if plan.tokens_per_second <= 0:
         return "speed unknown"
     rate = format_tokens_per_second(plan.tokens_per_second)
-    return f"{rate}, {format_duration(plan.seconds_per_step)} a step (modelled)"
+    mfu = "" if plan.mfu_causal is None else f", mfu_causal {format_share(plan.mfu_causal)}"
+    return f"{rate}, {format_duration(plan.seconds_per_step)} a step{mfu} (modelled)"
 
 
 def cost_words(plan: Plan) -> str:

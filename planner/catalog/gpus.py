@@ -4,13 +4,15 @@ Memory: NVML total, and what a process may hold (total less what the driver keep
 Rates are sustained, not headline, for a model of hidden size 3584 and heads of 128. H200: measured 2026-11-29 (GEMM
 740-810, torch's SDPA flash forward+backward 325, pinned PCIe copies 55). Others: vendor dense 16-bit peak (fp32
 accumulation) times a share that large GEMMs reach on that card, SDPA flash from FlashAttention-2's published figures;
-assumed until a rehearsal replaces them.
+assumed until a rehearsal replaces them. MI300X: longfit was never run on AMD, its plans say so; (9, 4) is gfx942.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
+from planner.catalog.peaks import PEAK_TFLOPS
 from planner.catalog.prices import DOLLARS_PER_HOUR
 from planner.types import GpuSpec
 
@@ -20,6 +22,7 @@ MIB = 1024**2
 def _gpu(
     name: str, total_mib: int, usable_mib: int, capability: tuple[int, int], *,
     gemm: float, fp32: float, attention: float, memory: float, pcie: float, link: float,
+    vendor: Literal["nvidia", "amd"] = "nvidia",
 ) -> GpuSpec:  # fmt: skip
     """gemm, fp32 and attention in TFLOP/s, memory, pcie and link in GB/s."""
     return GpuSpec(
@@ -27,7 +30,7 @@ def _gpu(
         compute_capability=capability, gemm_flops=gemm * 1e12, fp32_flops=fp32 * 1e12,
         attention_flops=attention * 1e12,
         memory_bytes_per_s=memory * 1e9, pcie_bytes_per_s=pcie * 1e9, link_bytes_per_s=link * 1e9,
-        dollars_per_hour=DOLLARS_PER_HOUR.get(name),
+        dollars_per_hour=DOLLARS_PER_HOUR.get(name), peak_flops=PEAK_TFLOPS[name] * 1e12, vendor=vendor,
     )  # fmt: skip
 
 
@@ -42,11 +45,16 @@ GPUS: Mapping[str, GpuSpec] = {
         _gpu("RTX-3070", 8192, 7940, (8, 6), gemm=33, fp32=16, attention=30, memory=380, pcie=24, link=10),
         _gpu("RTX-3080-10G", 10240, 10000, (8, 6), gemm=50, fp32=24, attention=45, memory=640, pcie=24, link=10),
         _gpu("RTX-3090", 24576, 24110, (8, 6), gemm=60, fp32=27, attention=55, memory=800, pcie=24, link=10),
+        _gpu("RTX-3090-Ti", 24564, 24070, (8, 6), gemm=68, fp32=31, attention=62, memory=860, pcie=24, link=10),
         _gpu("RTX-4060", 8188, 7930, (8, 9), gemm=27, fp32=12, attention=25, memory=230, pcie=12, link=8),
         _gpu("RTX-4060-Ti-16G", 16380, 16050, (8, 9), gemm=38, fp32=18, attention=36, memory=245, pcie=12, link=8),
+        _gpu("RTX-4070", 12282, 11990, (8, 9), gemm=50, fp32=25, attention=47, memory=430, pcie=24, link=10),
         _gpu("RTX-4070-Ti-SUPER", 16376, 16040, (8, 9), gemm=75, fp32=37, attention=70, memory=570, pcie=24, link=10),
         _gpu("RTX-4080", 16376, 16040, (8, 9), gemm=83, fp32=41, attention=78, memory=610, pcie=24, link=10),
         _gpu("RTX-4090", 24564, 24070, (8, 9), gemm=140, fp32=60, attention=130, memory=860, pcie=24, link=10),
+        _gpu("RTX-5060-Ti-16G", 16311, 15970, (12, 0), gemm=40, fp32=20, attention=36, memory=380, pcie=25, link=10),
+        _gpu("RTX-5070", 12227, 11930, (12, 0), gemm=52, fp32=26, attention=47, memory=570, pcie=50, link=20),
+        _gpu("RTX-5070-Ti", 16303, 15960, (12, 0), gemm=75, fp32=37, attention=66, memory=760, pcie=50, link=20),
         _gpu("RTX-5080", 16303, 15960, (12, 0), gemm=96, fp32=47, attention=85, memory=815, pcie=50, link=20),
         _gpu("RTX-5090", 32607, 32000, (12, 0), gemm=178, fp32=88, attention=160, memory=1520, pcie=50, link=20),
         _gpu("RTX-A5000", 24564, 24070, (8, 6), gemm=90, fp32=24, attention=75, memory=650, pcie=24, link=18),
@@ -62,6 +70,10 @@ GPUS: Mapping[str, GpuSpec] = {
         _gpu("H100-80G", 81559, 81000, (9, 0), gemm=620, fp32=48, attention=315, memory=2650, pcie=55, link=350),
         _gpu("H200", 143771, 143150, (9, 0), gemm=740, fp32=50, attention=325, memory=3800, pcie=55, link=350),
         _gpu("B200", 183359, 182300, (10, 0), gemm=1500, fp32=65, attention=650, memory=6600, pcie=55, link=700),
+        _gpu(
+            "MI300X", 196592, 195500, (9, 4), gemm=650, fp32=110, attention=300, memory=4100, pcie=50, link=48,
+            vendor="amd",
+        ),  # fmt: skip
     )
 }
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from planner.attention_kernels import candidates
 from planner.catalog.gpus import GPUS, cpu_spec
 from planner.catalog.models import MODELS, nearest_models
-from tests.planner.plans import catalog_model
+from tests.planner.plans import catalog_model, cluster_of, issue_of, plan_of
 
 # safetensors metadata of each repository on the hub
 TOTALS = {
@@ -76,6 +77,25 @@ def test_gpus_are_possible(gpu) -> None:
     assert gpu.fp32_flops < gpu.gemm_flops
     assert gpu.attention_flops < gpu.gemm_flops
     assert gpu.pcie_bytes_per_s < gpu.memory_bytes_per_s
+
+
+def test_gpus_that_people_own_are_there() -> None:
+    owned = (
+        "T4", "V100-16G", "V100-32G", "RTX-2080-Ti", "RTX-3090", "RTX-4090", "RTX-5090", "A10", "L4", "L40S",
+        "RTX-A6000", "A100-40G", "A100-80G", "H100-80G", "H200", "B200", "MI300X",
+    )  # fmt: skip
+    assert set(owned) <= set(GPUS)
+
+
+def test_a_plan_for_amd_is_unverified_and_uses_no_kernel_of_nvidia() -> None:
+    plan = plan_of({"lora": {}, "gradient_checkpointing": {}, "fused_loss": {}}, cluster=cluster_of("MI300X"))
+    assert plan.verdict == "unverified"
+    assert "AMD GPUs" in issue_of(plan, "never-measured").what
+    packages = {"flash-attn": "2.8", "flash-attn-4": "4.0"}
+    found = candidates(capability=(9, 4), dtype="bfloat16", head_dim=128, packages=packages, version="auto")
+    assert found.names == ("flash2", "torch")
+    asked = candidates(capability=(9, 4), dtype="bfloat16", head_dim=128, packages=packages, version="4")
+    assert "AMD gfx942" in asked.out["flash4"]
 
 
 def test_cpu_rates_grow_with_the_cores_of_the_process() -> None:
