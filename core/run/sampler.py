@@ -6,6 +6,7 @@ import queue
 import shutil
 import threading
 import time
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -61,14 +62,24 @@ class Sampler:
 
     def _sample(self) -> None:
         written: dict[str, Any] = {}
-        while not self._stopped.wait(self._period_seconds if written else 0.0):
-            gpus = self.nvml.read()
-            for gpu in gpus:
-                self.highest_used[gpu.index] = max(gpu.used_bytes or 0, self.highest_used.get(gpu.index, 0))
-            row = sample_row(gpus, self.worker_pids, folder=self._folder, now=time.time())
+        wait_seconds = 0.0
+        while not self._stopped.wait(wait_seconds):
+            wait_seconds = self._period_seconds
+            try:
+                row = self._look()
+            except Exception:  # the edge of a thread: a monitor that died without a word would be worse
+                traceback.print_exc()  # to supervisor.log
+                wait_seconds = HEARTBEAT_SECONDS
+                continue
             if not written or is_worth_a_row(written, row):
                 self._rows.put(row)
                 written = row
+
+    def _look(self) -> dict[str, Any]:
+        gpus = self.nvml.read()
+        for gpu in gpus:
+            self.highest_used[gpu.index] = max(gpu.used_bytes or 0, self.highest_used.get(gpu.index, 0))
+        return sample_row(gpus, self.worker_pids, folder=self._folder, now=time.time())
 
 
 def sample_row(

@@ -138,6 +138,28 @@ def test_on_a_slow_terminal_keys_are_heard_and_leaving_gives_the_terminal_back_w
         reader.join(5)
 
 
+def test_the_linux_console_gets_ascii_alone(tmp_path):
+    run = make_run(tmp_path)
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    process = subprocess.Popen(
+        [*LONGFIT, "attach", str(run)], stdin=follower, stdout=follower, stderr=follower,
+        env={**os.environ, "TERM": "linux", "LC_ALL": "C"}, close_fds=True,
+    )  # fmt: skip
+    taken, is_slow = bytearray(), threading.Event()
+    reader = threading.Thread(target=drain, args=(leader, taken, is_slow), daemon=True)
+    reader.start()
+    try:
+        wait_for(lambda: b"step 40 of 100" in taken and b"Memory against plan" in taken, seconds=60)
+        os.write(leader, b"q")
+        assert process.wait(30) == 0
+        assert bytes(taken).isascii()
+    finally:
+        process.kill()
+        os.close(follower)
+        reader.join(5)
+
+
 def load() -> float:
     """Seconds to grant for a machine whose cores are taken: none on an idle one."""
     return 3.0 * max(0.0, os.getloadavg()[0] / (os.cpu_count() or 1) - 1)

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 
 import pytest
 
+from core.run import sampler as sampler_module
 from core.run.nvml import GpuReading, Nvml
 from core.run.sampler import Sampler, is_worth_a_row, sample_row
 from tests.core.run.run_cases import wait_for
@@ -47,3 +49,24 @@ def test_the_thread_samples_until_it_is_stopped(tmp_path):
     sampler.stop()
     sampler.rows()
     assert sampler.rows() == []
+
+
+def test_whatever_the_driver_does_in_the_middle_of_a_run_sampling_goes_on(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(sampler_module, "HEARTBEAT_SECONDS", 0.02)
+    nvml = Nvml("")
+    answers = [(GPU,), (), RuntimeError("not even an NVML error"), (replace(GPU, used_bytes=5 << 30),)]
+
+    def read():
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(nvml, "read", read)
+    sampler = Sampler(nvml, tmp_path, period_seconds=0.01)
+    sampler.start()
+    rows = []
+    wait_for(lambda: rows.extend(sampler.rows()) or len(rows) >= 3, seconds=10)
+    sampler.stop()
+    assert [[gpu["used_bytes"] >> 30 for gpu in row["gpus"]] for row in rows[:3]] == [[10], [], [5]]
+    assert "not even an NVML error" in capfd.readouterr().err
