@@ -10,8 +10,7 @@ assumed until a rehearsal replaces them. MI300X: longfit was never run on AMD, i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
-
+from planner.attention_kernels import AMD_CAPABILITIES
 from planner.catalog.peaks import PEAK_TFLOPS
 from planner.catalog.prices import DOLLARS_PER_HOUR
 from planner.types import GpuSpec
@@ -22,7 +21,6 @@ MIB = 1024**2
 def _gpu(
     name: str, total_mib: int, usable_mib: int, capability: tuple[int, int], *,
     gemm: float, fp32: float, attention: float, memory: float, pcie: float, link: float,
-    vendor: Literal["nvidia", "amd"] = "nvidia",
 ) -> GpuSpec:  # fmt: skip
     """gemm, fp32 and attention in TFLOP/s, memory, pcie and link in GB/s."""
     return GpuSpec(
@@ -30,7 +28,8 @@ def _gpu(
         compute_capability=capability, gemm_flops=gemm * 1e12, fp32_flops=fp32 * 1e12,
         attention_flops=attention * 1e12,
         memory_bytes_per_s=memory * 1e9, pcie_bytes_per_s=pcie * 1e9, link_bytes_per_s=link * 1e9,
-        dollars_per_hour=DOLLARS_PER_HOUR.get(name), peak_flops=PEAK_TFLOPS[name] * 1e12, vendor=vendor,
+        dollars_per_hour=DOLLARS_PER_HOUR.get(name), peak_flops=PEAK_TFLOPS[name] * 1e12,
+        vendor="amd" if capability in AMD_CAPABILITIES else "nvidia",
     )  # fmt: skip
 
 
@@ -70,10 +69,7 @@ GPUS: Mapping[str, GpuSpec] = {
         _gpu("H100-80G", 81559, 81000, (9, 0), gemm=620, fp32=48, attention=315, memory=2650, pcie=55, link=350),
         _gpu("H200", 143771, 143150, (9, 0), gemm=740, fp32=50, attention=325, memory=3800, pcie=55, link=350),
         _gpu("B200", 183359, 182300, (10, 0), gemm=1500, fp32=65, attention=650, memory=6600, pcie=55, link=700),
-        _gpu(
-            "MI300X", 196592, 195500, (9, 4), gemm=650, fp32=110, attention=300, memory=4100, pcie=50, link=48,
-            vendor="amd",
-        ),  # fmt: skip
+        _gpu("MI300X", 196592, 195500, (9, 4), gemm=650, fp32=110, attention=300, memory=4100, pcie=50, link=48),
     )
 }
 
