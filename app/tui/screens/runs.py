@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
@@ -14,6 +15,7 @@ from textual.widgets import DataTable, Footer, Input
 
 from app.tui.screens.compare import CompareScreen
 from app.tui.screens.dialogs import AskScreen
+from app.tui.screens.foreign import ForeignScreen
 from app.tui.services import Services
 from app.tui.widgets.plain import Plain, visible
 from app.tui.widgets.plain_table import PlainTable
@@ -21,6 +23,7 @@ from app.tui.widgets.top_bar import TopBar
 from app.views.format import format_date, format_duration, format_loss, format_path, format_share
 from app.views.parts import combination_words
 from app.views.run_view import status_view
+from core.run.config_file import FILE_NAME as RUN_FILE
 from planner.errors import LongfitError
 
 if TYPE_CHECKING:
@@ -49,6 +52,13 @@ class RunsScreen(Screen[None]):
         Binding("x", "stop", "stop+save", tooltip="save a checkpoint and stop"),
         Binding("P", "promote", "keep as preset", tooltip="save its preset under a name, with what was measured"),
         Binding("slash", "filter", "filter", key_display="/", tooltip="only runs whose line has these words"),
+        Binding(
+            "o",
+            "open_folder",
+            "open a folder",
+            show=False,
+            tooltip="a run by its folder, also one of LLaMA-Factory, ms-swift or a Hugging Face Trainer",
+        ),
         Binding("escape", "clear", "all", show=False, tooltip="every run again, nothing marked"),
     ]
 
@@ -156,6 +166,22 @@ class RunsScreen(Screen[None]):
         run = self._selected()
         if run is not None:
             self.app.open_run(run.paths.path)  # type: ignore[attr-defined]
+
+    def action_open_folder(self) -> None:
+        def show(typed: str | None) -> None:
+            if not typed:
+                return
+            folder = Path(typed).expanduser()
+            try:
+                if (folder / RUN_FILE).is_file():
+                    self.app.open_run(folder)  # type: ignore[attr-defined]
+                else:
+                    self.app.push_screen(ForeignScreen(folder))
+            except (LongfitError, OSError, ValueError) as error:
+                self.notify(str(error), severity="error", timeout=10)
+
+        text = "The folder of a run, or what LLaMA-Factory, ms-swift or a Hugging Face Trainer wrote to (output_dir)."
+        self.app.push_screen(AskScreen("Open a folder", text), show)
 
     def action_compare(self) -> None:
         """The first press marks a run, the second on another one shows both; on the same one takes the mark away."""

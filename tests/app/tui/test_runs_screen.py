@@ -8,12 +8,14 @@ from app.services.presets import load_preset
 from app.services.runs import list_runs
 from app.tui.app import LongfitApp
 from app.tui.screens.compare import CompareScreen
+from app.tui.screens.foreign import ForeignScreen
+from app.tui.screens.run import RunScreen
 from app.tui.screens.runs import RunsScreen
 from core.run.config_file import write_config
 from planner.types import OptimizationSetting
 from tests.app.plans import run_config
 from tests.app.runs import append_steps, make_run
-from tests.app.tui.conftest import screen_text, settle, words
+from tests.app.tui.conftest import notices, screen_text, settle, words
 from tests.app.tui.fakes import PRESET
 
 LIVE, FAILED, DONE = "20261129-120000-qwen2.5-7b-8k-a3f1", "20261128-090000-other-b7c2", "20261127-070000-third-00aa"
@@ -134,3 +136,47 @@ async def test_a_run_that_cannot_be_read_is_named_and_the_others_are_shown(app, 
         assert LIVE in screen_text(app, "#runs")
         assert DONE not in screen_text(app, "#runs")
         assert f"{DONE}: " in words(app, "#run-details")
+
+
+async def test_o_opens_the_folder_of_another_trainer_and_follows_it(app, tmp_path):
+    folder = tmp_path / "swift [b]out[bold]"
+    folder.mkdir()
+    log, metrics = folder / "run.log", folder / "logging.jsonl"
+    log.write_text("[red]loading[/red]\n")
+    metrics.write_text('{"loss": 1.5, "global_step/max_steps": "3/300", "learning_rate": 1e-5}\n')
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await open_runs(pilot)
+        await pilot.press("o")
+        await pilot.pause(0.2)
+        app.screen.query_one("Input").value = str(folder)
+        await pilot.press("enter")
+        await pilot.pause(0.2)
+        await settle(pilot)
+        assert isinstance(app.screen, ForeignScreen)
+        text = words(app)
+        for fact in ("ms-swift: step 3 of 300", "swift [b]out[bold]", "loss 1.5000 lr 1.0e-05", "[red]loading[/red]"):
+            assert fact in text, fact
+        with metrics.open("a") as file:
+            file.write('{"loss": 1.25, "global_step/max_steps": "4/300"}\n')
+            file.write('{"eval_loss": 1.3, "global_step/max_steps": "4/300"}\n')
+        app.screen._poll()
+        await settle(pilot)
+        assert "step 4 of 300" in words(app)
+        assert "loss 1.2500 eval 1.3000" in words(app)
+        await pilot.press("escape")
+        await pilot.pause(0.2)
+        assert isinstance(app.screen, RunsScreen)
+
+
+async def test_o_opens_a_run_by_its_folder_and_says_what_is_none(app, services, tmp_path):
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await open_runs(pilot)
+        for folder in (tmp_path / "nowhere", services.root / LIVE):
+            await pilot.press("o")
+            await pilot.pause(0.2)
+            app.screen.query_one("Input").value = str(folder)
+            await pilot.press("enter")
+            await pilot.pause(0.3)
+        assert "is no run that can be read" in notices(app)
+        assert isinstance(app.screen, RunScreen)
+        assert app.screen.feed.run.id == LIVE
