@@ -7,12 +7,13 @@ import json
 import sys
 from typing import Any
 
+from app.cli.reading_line import ReadingLine
 from app.services.planning import plan_preset
-from app.services.prepare_data import PreparedData, prepare_data, prepare_sources
+from app.services.prepare_data import PreparedData, Progress, prepare_data, prepare_sources
 from app.services.preset_keys import RUN_KEYS, check_keys, check_value
 from app.services.presets import merge_overrides, parse_override, preset_names
 from app.services.resolve import data_config
-from app.views.data_report import data_report_text, progress_words
+from app.views.data_report import data_report_text
 from core.data.report import DataRefused
 from planner.errors import ConfigError
 
@@ -42,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0 all rows usable or skipped, 2 bad input (the report is printed too)."""
     try:
-        report = _prepare(args).report
+        with ReadingLine() as line:
+            report = _prepare(args, line).report
     except DataRefused as refused:  # its words, which list the bad rows, go to stderr with the error
         _print(_limited(refused.report, args.rows), args, error=refused)
         raise
@@ -50,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _prepare(args: argparse.Namespace) -> PreparedData:
+def _prepare(args: argparse.Namespace, on_progress: Progress) -> PreparedData:
     given = {
         "model": args.model,
         "max_length": args.max_length,
@@ -64,7 +66,7 @@ def _prepare(args: argparse.Namespace) -> PreparedData:
     overrides |= dict(parse_override(text) for text in args.overrides)
     first = args.sources[0]
     if len(args.sources) == 1 and (first in preset_names() or first.endswith((".yaml", ".yml"))):
-        return prepare_data(plan_preset(first, overrides).resolved.config, on_progress=_show_progress)
+        return prepare_data(plan_preset(first, overrides).resolved.config, on_progress=on_progress)
     values = merge_overrides({"max_length": DEFAULT_MAX_LENGTH, "data": {"train": args.sources}}, overrides)
     check_keys(values, ("model", "max_length", "seed", "data"), where="longfit data FILE")
     if values.get("model") is None:
@@ -77,7 +79,7 @@ def _prepare(args: argparse.Namespace) -> PreparedData:
         name: check_value(_RUN_KEYS[name], values.get(name), where="longfit data") for name in ("max_length", "seed")
     }
     data = data_config(values["data"], where="data")
-    return prepare_sources(data, model=str(values["model"]), **run, on_progress=_show_progress)
+    return prepare_sources(data, model=str(values["model"]), **run, on_progress=on_progress)
 
 
 def _count(text: str) -> int:
@@ -119,8 +121,3 @@ def _limited(report: dict[str, Any], rows: int) -> dict[str, Any]:
         name: {**part, "preview": part["preview"][:rows]} if name in ("train", "eval") and part else part
         for name, part in whole.items()
     }
-
-
-def _show_progress(rows: int, file: str, share: float | None) -> None:
-    if sys.stderr.isatty():
-        print(f"{progress_words(rows, file, share)}\x1b[K\r", end="", file=sys.stderr, flush=True)

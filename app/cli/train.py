@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from app.cli.attach import watch
 from app.cli.planning_arguments import add_planning_arguments, overrides_of
+from app.cli.reading_line import ReadingLine
 from app.cli.run_arguments import add_runs_dir
 from app.services.launch import launch_planned, plan_for_launch, refuse_what_does_not_fit
 from app.services.planning import Planned
-from app.views.data_report import data_summary, progress_words
+from app.views.data_report import data_summary
 from app.views.plan_view import (
     batch_words,
     cluster_words,
@@ -53,9 +56,13 @@ def train_planned(planned: Planned, args: argparse.Namespace, *, runs_root: Path
         refuse_what_does_not_fit(planned.plan)
     if planned.plan.verdict not in ROOMY and not args.yes:
         _ask_to_go_on(planned.plan)
-    paths = launch_planned(
-        planned, runs_root=runs_root, on_progress=_show_rows, on_data=lambda report: _say(data_summary(report))
-    )
+    with ReadingLine() as line:
+
+        def tell(report: Mapping[str, Any]) -> None:
+            line.clear()
+            _say(data_summary(report))
+
+        paths = launch_planned(planned, runs_root=runs_root, on_progress=line, on_data=tell)
     _say(f"run {paths.id} in {paths.path}")
     if args.detach:
         print(paths.path)
@@ -84,11 +91,6 @@ def _ask_to_go_on(plan: Plan) -> None:
     print(f"The plan is {plan.verdict}. Launch all the same? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise ConfigError("Nothing was launched.", fix="Change the preset, or answer y (or give --yes).")
-
-
-def _show_rows(rows: int, file: str, share: float | None) -> None:
-    if sys.stderr.isatty():
-        print(f"{progress_words(rows, file, share)}\x1b[K\r", end="", file=sys.stderr, flush=True)
 
 
 def _say(text: str) -> None:
