@@ -10,6 +10,7 @@ assumed until a rehearsal replaces them. MI300X: longfit was never run on AMD, i
 from __future__ import annotations
 
 from collections.abc import Mapping
+
 from planner.attention_kernels import AMD_CAPABILITIES
 from planner.catalog.peaks import PEAK_TFLOPS
 from planner.catalog.prices import DOLLARS_PER_HOUR

@@ -121,6 +121,22 @@ _GEMMA = {
     "7b": _decoder("gemma", 3072, 24576, 28, 16, 16, 256000, 8192, tied=True, head_dim=256),
 }
 _SMOLLM3 = _decoder("smollm3", 2048, 11008, 36, 16, 4, 128256, 65536, tied=True)
+_LLAMA2 = {
+    "7b": _decoder("llama", 4096, 11008, 32, 32, 32, 32000, 4096),
+    "13b": _decoder("llama", 5120, 13824, 40, 40, 40, 32000, 4096),
+    "70b": _decoder("llama", 8192, 28672, 80, 64, 8, 32000, 4096),
+}
+_YI15 = {
+    "6B": _decoder("llama", 4096, 11008, 32, 32, 4, 64000, 4096),
+    "9B": _decoder("llama", 4096, 11008, 48, 32, 4, 64000, 4096),
+    "34B": _decoder("llama", 7168, 20480, 60, 56, 8, 64000, 4096),
+}
+_DEEPSEEK_CODER = {
+    **_decoder("llama", 4096, 11008, 32, 32, 32, 32256, 16384),
+    "rope_scaling": {"type": "linear", "factor": 4.0, "original_max_position_embeddings": 4096},
+}
+_MISTRAL_V01 = _decoder("mistral", 4096, 14336, 32, 32, 8, 32000, 32768, sliding_window=4096)
+_MISTRAL_SMALL = _decoder("mistral", 5120, 32768, 40, 32, 8, 131072, 32768, head_dim=128)
 _MISTRAL_V02 = _decoder("mistral", 4096, 14336, 32, 32, 8, 32000, 32768)
 _MISTRAL_NEMO = _decoder("mistral", 5120, 14336, 40, 32, 8, 131072, 131072, head_dim=128)
 _MISTRAL_V03 = _decoder("mistral", 4096, 14336, 32, 32, 8, 32768, 32768, head_dim=128)
@@ -158,7 +174,19 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "HuggingFaceTB/SmolLM3-3B": _SMOLLM3,
     "HuggingFaceTB/SmolLM3-3B-Base": _SMOLLM3,
     "TinyLlama/TinyLlama-1.1B-Chat-v1.0": _decoder("llama", 2048, 5632, 22, 32, 4, 32000, 2048),
-    "01-ai/Yi-1.5-9B-Chat": _decoder("llama", 4096, 11008, 48, 32, 4, 64000, 4096),
+    **{f"01-ai/Yi-1.5-{size}-Chat": config for size, config in _YI15.items()},
+    **{f"01-ai/Yi-1.5-{size}": config for size, config in _YI15.items()},
+    **{f"meta-llama/Llama-2-{size}-hf": config for size, config in _LLAMA2.items()},
+    **{f"meta-llama/Llama-2-{size}-chat-hf": config for size, config in _LLAMA2.items()},
+    **{f"Qwen/Qwen2-{size}-Instruct": _QWEN25[size] for size in ("0.5B", "1.5B", "7B", "72B")},
+    "Qwen/Qwen2.5-Math-7B-Instruct": {**_QWEN25["7B"], "max_position_embeddings": 4096},
+    "Qwen/QwQ-32B": {**_QWEN25["32B"], "max_position_embeddings": 40960},
+    "NousResearch/Hermes-3-Llama-3.1-8B": _LLAMA31["8B"],
+    "deepseek-ai/deepseek-coder-6.7b-instruct": _DEEPSEEK_CODER,
+    "mistralai/Mistral-7B-v0.1": _MISTRAL_V01,
+    "mistralai/Mistral-7B-Instruct-v0.1": _MISTRAL_V01,
+    "HuggingFaceH4/zephyr-7b-beta": _MISTRAL_V01,
+    "mistralai/Mistral-Small-24B-Instruct-2501": _MISTRAL_SMALL,
     "mistralai/Mistral-7B-Instruct-v0.2": _MISTRAL_V02,
     "mistralai/Mistral-Nemo-Instruct-2407": _MISTRAL_NEMO,
     **{f"meta-llama/Llama-3.1-{size}": config for size, config in _LLAMA31.items()},

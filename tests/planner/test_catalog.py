@@ -51,6 +51,14 @@ TOTALS = {
     "google/gemma-2b": 2_506_172_416,
     "google/gemma-7b": 8_537_680_896,
     "HuggingFaceTB/SmolLM3-3B": 3_075_098_624,
+    "meta-llama/Llama-2-7b-hf": 6_738_415_616,
+    "meta-llama/Llama-2-13b-hf": 13_015_864_320,
+    "meta-llama/Llama-2-70b-hf": 68_976_648_192,
+    "01-ai/Yi-1.5-6B": 6_061_035_520,
+    "01-ai/Yi-1.5-34B": 34_388_917_248,
+    "deepseek-ai/deepseek-coder-6.7b-instruct": 6_740_512_768,
+    "mistralai/Mistral-7B-v0.1": 7_241_732_096,
+    "mistralai/Mistral-Small-24B-Instruct-2501": 23_572_403_200,
     "HuggingFaceTB/SmolLM2-135M": 134_515_008,
     "HuggingFaceTB/SmolLM2-360M": 361_821_120,
     "HuggingFaceTB/SmolLM2-1.7B": 1_711_376_384,
@@ -77,6 +85,10 @@ def test_gpus_are_possible(gpu) -> None:
     assert gpu.fp32_flops < gpu.gemm_flops
     assert gpu.attention_flops < gpu.gemm_flops
     assert gpu.pcie_bytes_per_s < gpu.memory_bytes_per_s
+
+
+def test_at_least_forty_models_that_people_tune_are_there() -> None:
+    assert len({catalog_model(name).num_parameters for name in MODELS}) >= 40
 
 
 def test_gpus_that_people_own_are_there() -> None:
