@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,3 +38,11 @@ def check_screen(app: Any, name: str, *, update: bool, folder: Path = FOLDER) ->
             before, after = known.split("\n"), grid.split("\n")
         difference = "\n".join(difflib.unified_diff(before, after, path.name, "now", n=1, lineterm=""))
         pytest.fail(f"{path.name}: other {what}; --update-snapshots if this is meant\n{difference}", pytrace=False)
+
+
+async def check_themes(pilot: Any, check: Callable[[Any, str], None], name: str) -> None:
+    """The same screen in every theme. ``check`` is the fixture check_screen."""
+    for theme in THEMES:
+        pilot.app.theme = theme.name
+        await pilot.pause(0.1)
+        check(pilot.app, name)

@@ -6,13 +6,12 @@ import pytest
 
 from app.services.runs import list_runs
 from app.tui.app import LongfitApp
-from app.tui.themes import THEMES
 from core.run.config_file import write_config
 from tests.app.plans import run_config
 from tests.app.runs import T0, make_run
 from tests.app.tui.conftest import drawn, settle
 from tests.app.tui.fakes import PRESET, FakeServices
-from tests.snapshots.screen_check import every_size
+from tests.snapshots.screen_check import check_themes, every_size
 
 pytestmark = pytest.mark.snapshot
 
@@ -30,13 +29,6 @@ def app(tmp_path):
     failed.rename(root / "20261128-090000-other-b7c2")
     services.runs = lambda: list_runs(root)
     return LongfitApp(services, preset=PRESET, run_dir=live)
-
-
-async def check_themes(pilot, check_screen, name):
-    for theme in THEMES:
-        pilot.app.theme = theme.name
-        await pilot.pause(0.1)
-        check_screen(pilot.app, name)
 
 
 @every_size

@@ -37,7 +37,7 @@ class Judged(Message):
     here: str
 
 
-COLUMNS = ("name", "here", "meant", "for", "length", "model", "from")
+COLUMNS = ("name", "here", "meant", "for", "length", "from", "model")
 
 
 class PresetsScreen(Screen[None]):
@@ -65,7 +65,7 @@ class PresetsScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         yield TopBar("presets")
         yield Input(id="preset-filter", compact=True, placeholder="words that a line must have; Enter goes to the list")
-        yield PlainTable(COLUMNS, id="presets", heads={"here": "fits here", "meant": "fits there"})
+        yield PlainTable(COLUMNS, id="presets", heads={"here": "fits here", "meant": "fits there"}, fills=("model",))
         with VerticalScroll(id="preset-yaml", can_focus=True) as box:
             box.border_title = "As a file"
             yield Plain(id="preset-text")
@@ -211,4 +211,4 @@ def _texts(preset: Preset, verdicts: tuple[str, str], *, marked: str) -> tuple[s
     model = str(preset.values.get("model", "-")).rpartition("/")[2]
     name = f"= {preset.name}" if preset.name == marked else preset.name
     length = str(preset.values.get("max_length", "-"))
-    return tuple(map(visible, (name, here, meant, for_whom, length, model, preset.origin)))
+    return tuple(map(visible, (name, here, meant, for_whom, length, preset.origin, model)))

@@ -72,8 +72,11 @@ class PlainTable(DataTable):
         split = len(self.ordered_columns) - self._num_filling
         others, filling = self.ordered_columns[:split], self.ordered_columns[split:]
         room = self.scrollable_content_region.width - sum(column.get_render_width(self) for column in others)
-        room -= 2 * self.cell_padding * len(filling)
-        shares = [room] if len(filling) == 1 or room < 2 * ROOM else [room * 3 // 5, room - room * 3 // 5]
+        padding = 2 * self.cell_padding
+        shared = room - len(filling) * padding
+        shares = (
+            [room - padding] if len(filling) == 1 or shared < 2 * ROOM else [shared * 3 // 5, shared - shared * 3 // 5]
+        )
         for column, share in zip(filling, [*shares, ROOM]):
             column.width = max(1, share)
         self._require_update_dimensions = True

@@ -93,6 +93,9 @@ class FakeServices(Services):
             raise ConfigError("max_length is 13.", why="Thirteen is not possible.", fix="Write 16.")
         return FakeResolved(values=values, cluster=plans.plan(usable_gib=141 if "H200" in hardware else 22).cluster)
 
+    def plan_here(self, preset):
+        return plans.plan(tokens=preset.values["max_length"], usable_gib=20)
+
     def plan_for_launch(self, preset, overrides, *, cpu):
         return self.plan(self.resolve(preset, overrides, ""))
 
