@@ -105,7 +105,7 @@ def _decoder(name: str, family_name: str, config: Mapping[str, Any]) -> ModelSpe
     attention_bias = flag(name, config, "attention_bias")
     qkv_bias = attention_bias if family.qkv_bias is None else family.qkv_bias
     positions = positive(name, config, "max_position_embeddings", default=family.max_position_embeddings)
-    original, stretched = _brought_scaling(name, config, positions)
+    original, stretched = _brought_scaling(name, config)
     spec = ModelSpec(
         name=name,
         family=family_name,
@@ -164,8 +164,11 @@ def _sliding_window(name: str, family: str, config: Mapping[str, Any], layers: i
     return positive(name, config, "sliding_window")
 
 
-def _brought_scaling(name: str, config: Mapping[str, Any], positions: int) -> tuple[int | None, int]:
-    """(positions before the RoPE scaling that the model brings along, positions by its factor); (None, 0) without."""
+def _brought_scaling(name: str, config: Mapping[str, Any]) -> tuple[int | None, int]:
+    """(positions before the RoPE scaling that the model brings along, positions by its factor); (None, 0) without.
+
+    A scaling that does not say what it started from leaves max_position_embeddings as it is: configs mean either.
+    """
     key = "rope_parameters" if config.get("rope_parameters") is not None else "rope_scaling"
     if config.get(key) is None:
         return None, 0
@@ -178,7 +181,9 @@ def _brought_scaling(name: str, config: Mapping[str, Any], positions: int) -> tu
             f"{name}: {key} has factor {factor!r} in config.json.", why="It multiplies the model's positions.",
             fix=f"Correct {key}.",
         )  # fmt: skip
-    original = positive(f"{name}, {key}", scaling, "original_max_position_embeddings", default=positions)
+    if scaling.get("original_max_position_embeddings") is None:
+        return None, 0
+    original = positive(f"{name}, {key}", scaling, "original_max_position_embeddings")
     return original, int(original * factor)
 
 

@@ -80,8 +80,9 @@ def test_a_config_with_scaling_of_its_own_reaches_what_that_gives() -> None:
     plain = spec()
     assert (plain.original_positions, plain.max_position_embeddings) == (4096, 4096)
     assert spec(rope_scaling={"type": "default"}) == spec(rope_parameters={"rope_type": "default"}) == plain
-    stretched = spec(rope_scaling={"type": "linear", "factor": 4.0})
+    stretched = spec(rope_scaling={"type": "linear", "factor": 4.0, "original_max_position_embeddings": 4096})
     assert (stretched.original_positions, stretched.max_position_embeddings) == (4096, 16384)
+    assert spec(rope_scaling={"type": "linear", "factor": 4.0}) == plain
     yarn = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 2048}
     assert spec(rope_parameters=yarn).max_position_embeddings == 4096
     with pytest.raises(ConfigError, match="rope_scaling has factor 'x'"):
