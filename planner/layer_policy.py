@@ -13,7 +13,7 @@ from planner.types import ModelSpec, RunConfig
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # whose decoder layers the engine knows, by model_type
 # optimizations that the engine carries out itself
 CARRIED_OUT = ("gradient_checkpointing", "checkpoint_offload", "fake_parallel", "tiled_mlp", "liger")
-TILE_TOKENS = 16384  # rows of the MLP at a time, unless tiled_mlp says otherwise: products of more are no faster
+TILE_TOKENS = 8192  # rows of the MLP at a time, unless tiled_mlp says otherwise: products of more are no faster
 TILE_MULTIPLE = 64  # tiles end on such rows where there are enough: whole tiles of a matrix product
 
 

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_BLOCK = 8192
+_BLOCK = 4096
 
 
 def cross_entropy_(
