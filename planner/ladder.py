@@ -89,19 +89,26 @@ def _descend(problem: Problem, start: Candidate, *, planned: bool) -> Iterator[C
     """Each time the neighbour that uses least; of several the fastest. Ends where none uses less."""
     at = start
     while True:
-        priced = (price(problem, config) for config in neighbours(problem, at.config, planned=planned))
-        lower = [
-            candidate
-            for candidate in priced
-            if candidate is not None
-            and candidate.sizes.used < at.sizes.used
-            # host memory is a wall too, unless the rung above is beyond it already
-            and candidate.host_bytes <= max(problem.cluster.host_bytes_per_node, at.host_bytes)
-        ]
+        lower = _lower(problem, at, neighbours(problem, at.config, planned=planned))
+        lower = lower or _lower(problem, at, _two_away(problem, at.config, planned=planned))
         if not lower:
             return
         at = min(lower, key=lambda candidate: (candidate.sizes.used, -candidate.tokens_per_second))
         yield at
+
+
+def _lower(problem: Problem, at: Candidate, configs: Iterator[RunConfig]) -> list[Candidate]:
+    """Those that use less on the GPU. Host memory is a wall too, unless the rung above is beyond it already."""
+    wall = max(problem.cluster.host_bytes_per_node, at.host_bytes)
+    priced = (candidate for config in configs if (candidate := price(problem, config)) is not None)
+    return [candidate for candidate in priced if candidate.sizes.used < at.sizes.used and candidate.host_bytes <= wall]
+
+
+def _two_away(problem: Problem, config: RunConfig, *, planned: bool) -> Iterator[RunConfig]:
+    """Another optimizer and one decision more: optimizers exclude each other, and GaLore most of them."""
+    for other in neighbours(problem, config, planned=planned):
+        if other.optim != config.optim:
+            yield from neighbours(problem, other, planned=planned)
 
 
 def _rungs(problem: Problem, candidates: list[Candidate]) -> Iterator[Rung]:

@@ -4,7 +4,7 @@ planner/ladder.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
@@ -17,6 +17,11 @@ from planner.types import ClusterSpec, Environment, ModelSpec, Optim, Optimizati
 
 OPTIMS: tuple[Optim, ...] = ("adamw_torch", "adamw_torch_fused")  # the same numbers: the search may swap them
 SMALLER_OPTIMS: tuple[Optim, ...] = ("adamw_8bit", "paged_adamw_8bit")  # other numbers: a rung of the ladder
+FINER: Mapping[str, tuple[Mapping[str, Any], ...]] = {  # knobs that the ladder tries too: less memory for more launches
+    "fused_loss": ({"chunk_tokens": 256},),
+    "tiled_mlp": ({"tiles": 32},),
+    "weight_streaming": ({"embeddings": "streamed"},),
+}
 ADAPTERS = ("lora", "qlora")
 SPREAD = ("ulysses", "ring")
 
@@ -123,7 +128,7 @@ def neighbours(problem: Problem, config: RunConfig, *, planned: bool) -> Iterato
             options = [groups[0] for groups in _head_groups(problem, config.parallel) if groups]
         else:
             own = enabled[name].as_dict() if name in enabled else {}
-            knobs = entry.searched or ({},)
+            knobs = (*(entry.searched or ({},)), *FINER.get(name, ()))
             options = [OptimizationSetting(name=name, knobs=_merged(registry, name, {**own, **k})) for k in knobs]
         for option in options:
             if option == enabled.get(name):

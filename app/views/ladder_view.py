@@ -71,20 +71,23 @@ def whole_words(rung: Rung) -> str:
 def step_words(before: Rung, after: Rung) -> str:
     """``+ checkpointing``; a setting with another knob is named again, one that went is ``- ring 2``."""
     old, new = before.config.optimizations, after.config.optimizations
-    names = {setting.name for setting in new}
-    words = [f"+ {_full_words(setting.name, before.config, after.config)}" for setting in new if setting not in old]
+    names, changes = {setting.name for setting in new}, dict(after.changes)
+    words = [
+        f"+ {_full_words(setting.name, before.config, after.config, changes)}" for setting in new if setting not in old
+    ]
     words += [f"- {setting_words(setting)}" for setting in old if setting.name not in names]
     words += [f"{key}: {value}" for key, value in after.changes if key in ("optim", "update")]
     return ", ".join(words)
 
 
-def _full_words(name: str, old: RunConfig, new: RunConfig) -> str:
-    """With the knobs that changed, when the entry was on before."""
+def _full_words(name: str, old: RunConfig, new: RunConfig, changes: Mapping[str, Any]) -> str:
+    """With the knobs that changed, or that differ from their defaults."""
     setting, earlier = new.optimization(name), old.optimization(name)
     assert setting is not None
     words = setting_words(setting)
     if earlier is None:
-        return words
+        value = changes.get(name)
+        return f"{words} ({value_words(value)})" if isinstance(value, str | dict) else words
     known = earlier.as_dict()
     changed = [f"{knob}: {value_words(value)}" for knob, value in setting.knobs if known.get(knob) != value]
     return f"{words} ({', '.join(changed)})"
