@@ -62,12 +62,13 @@ def dry_run(config: RunConfig, model_config: Mapping[str, Any], depths: tuple[in
         )
     num_layers = int(model_config["num_hidden_layers"])
     few, more = (depth_peaks(config, with_depth(model_config, depth)) for depth in depths)
-    extrapolated = {
-        instant: few[instant] + (more[instant] - few[instant]) * (num_layers - depths[0]) // (depths[1] - depths[0])
-        for instant in INSTANTS
-        if instant in few
+    whole = {
+        phase: few[phase] + (more[phase] - few[phase]) * (num_layers - depths[0]) // (depths[1] - depths[0])
+        for phase in few
     }
-    return DryRun(by_instant=extrapolated)
+    # the planner has one instant for both: which of them is larger may change with depth
+    whole["optimizer_step"] = max(whole["optimizer_step"], whole.pop("embedding_backward", 0))
+    return DryRun(by_instant={instant: whole[instant] for instant in INSTANTS if instant in whole})
 
 
 def depth_peaks(

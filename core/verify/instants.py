@@ -2,7 +2,8 @@
 
 Called by core/verify/dry_run.py. A forward is a "layer_forward" until the last norm is done, then a "forward_loss". A
 backward is a "loss_backward" until the last decoder layer has its output's gradient, then one instant after the other
-as gradients reach the layers; what happens between the last and the first layer is "middle_layers".
+as gradients reach the layers. Two phases are no instants of the planner: "middle_layers", between the last and the
+first, and "embedding_backward", when the embeddings' gradient is formed and every other one is there.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from torch import Tensor, nn
 
 from planner.types import Instant
 
-MIDDLE_LAYERS = "middle_layers"
-Phase = Instant | Literal["middle_layers"]
+Phase = Instant | Literal["middle_layers", "embedding_backward"]
 _BEGIN: dict[str, Instant] = {
     "load": "load", "forward": "layer_forward", "backward": "loss_backward", "step": "optimizer_step",
     "evaluation": "evaluation_forward", "save": "save",
@@ -48,8 +48,9 @@ def watch(decoder: nn.Module, enter: Callable[[Phase], None]) -> None:
     decoder.register_forward_hook(lambda *_: enter("forward_loss" if torch.is_grad_enabled() else "evaluation"))
     # the gradient of a layer's output arrives: its MLP is next; that of its attention's output: the MLP is done
     for layer in layers[1:-1]:
-        _on_gradient(layer, lambda: enter(MIDDLE_LAYERS))
+        _on_gradient(layer, lambda: enter("middle_layers"))
     _on_gradient(layers[0], lambda: enter("backward_end"))
+    _on_gradient(decoder.get_input_embeddings(), lambda: enter("embedding_backward"))
     if len(layers) > 1:
         _on_gradient(layers[-1], lambda: enter("layer_backward"))
         _on_gradient(layers[-1].self_attn, lambda: enter("attention_backward"))

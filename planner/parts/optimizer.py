@@ -54,7 +54,14 @@ def _gradients(ctx: PlanContext, what: str, trained: Trained) -> tuple[TermSpec,
         basis="exact", source="zero_grad(set_to_none=True) frees them after the step",
     )  # fmt: skip
     if accumulates:
-        return (whole,)
+        waits = trained.early_parameters if ctx.model.tie_word_embeddings else 0
+        shared = TermSpec(
+            key=f"gradients.{what}.shared", part="gradients",
+            instants=frozenset({"layer_backward", "attention_backward", "backward_end"}), bytes=element * waits,
+            formula=f"{element} * {waits}: the tied head's of this micro-batch, which waits for the embeddings'",
+            basis="exact",
+        )  # fmt: skip
+        return whole, shared
     return (
         whole,
         TermSpec(
@@ -143,8 +150,19 @@ def _8bit_states(what: str, trained: Trained, *, paged: bool) -> tuple[TermSpec,
 
 
 def _temporaries(ctx: PlanContext, trained: Trained) -> tuple[int, str]:
-    """The wider of the two that follow each other: the sum over ranks, and the update."""
-    return max(_update_temporaries(ctx, trained), exchange_temporaries(ctx, trained))
+    """The widest of what follows one after the other: the embeddings' gradient, the sum over ranks, the update."""
+    return max(
+        _update_temporaries(ctx, trained), exchange_temporaries(ctx, trained), _embedding_temporaries(ctx, trained)
+    )
+
+
+def _embedding_temporaries(ctx: PlanContext, trained: Trained) -> tuple[int, str]:
+    """The end of a backward. A dense gradient comes beside the one that is there; tied embeddings have that of the
+    head too, which waited for it, and the sum of both (torch autograd, InputBuffer and AccumulateGrad)."""
+    tied, accumulates = ctx.model.tie_word_embeddings, ctx.config.gradient_accumulation_steps > 1
+    copies = 0 if ctx.config.update == "layer" else (2 if tied else 0) + accumulates
+    size = trained.element_bytes * trained.early_parameters
+    return copies * size, f"{copies} * {size}: gradients of the embeddings, before they are one"
 
 
 def exchange_temporaries(ctx: PlanContext, trained: Trained) -> tuple[int, str]:

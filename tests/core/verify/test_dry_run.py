@@ -48,7 +48,8 @@ def test_it_allocates_what_the_run_allocates_on_real_tensors(model: dict[str, An
     config = run_config(optimizations, max_length=TOKENS, **values)
     shallow = with_depth(model, 3)
     dry, real = depth_peaks(config, shallow), depth_peaks(config, shallow, real_allocations)
-    assert set(dry) == set(real) == {*INSTANTS, "middle_layers"} - {"save"}
+    assert set(dry) == set(real)
+    assert set(dry) - {"embedding_backward"} == {*INSTANTS, "middle_layers"} - {"save"}
     assert {phase: dry[phase] - real[phase] for phase in dry} == dict.fromkeys(dry, 0)
 
 
@@ -58,6 +59,7 @@ def test_two_depths_tell_any_depth(run: str) -> None:
     config = run_config(optimizations, max_length=TOKENS, **values)
     told = dry_run(config, LLAMA).by_instant
     at_depth = depth_peaks(config, LLAMA)
+    at_depth["optimizer_step"] = max(at_depth["optimizer_step"], at_depth.get("embedding_backward", 0))
     assert {instant: told[instant] - at_depth[instant] for instant in told} == dict.fromkeys(told, 0)
 
 
