@@ -8,7 +8,7 @@ from typing import Literal
 from app.views.parts import OVER_COLOR, PART_STYLES, PartStyle, weakest_basis
 from planner.types import Basis, GpuPlan, Part, Term
 
-CellKind = Literal["part", "over", "free", "limit"]
+CellKind = Literal["part", "over", "band", "free", "limit"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +83,8 @@ def bar_scale(footprints: tuple[Footprint, ...]) -> int:
 def bar_cells(footprint: Footprint, *, width: int, scale_bytes: int, ascii_only: bool = False) -> list[Cell]:
     """``width`` cells, 0 to ``scale_bytes``. The limit is a ``|``; what lies right of it is marked ``X``.
 
+    A line goes on from what is used to the upper end of the band.
+
     A part that exists is at least one cell wide as long as there is room, so that nothing is hidden by rounding.
     """
     if width <= 0:
@@ -95,6 +97,9 @@ def bar_cells(footprint: Footprint, *, width: int, scale_bytes: int, ascii_only:
         for index in range(position, position + count):
             cells[index] = Cell(text=style.letter if ascii_only else style.fill, kind="part", color=style.color)
         position += count
+    band_end = min(width, round(width * footprint.band_bytes[1] / scale_bytes))
+    for index in range(used_cells, band_end):
+        cells[index] = Cell(text="-" if ascii_only else "─", kind="band")
     if footprint.over_bytes:
         # the cells beyond the limit lose their pattern on purpose: "this much does not fit"
         for index in range(min(limit_cell + 1, used_cells - 1), used_cells):

@@ -158,7 +158,9 @@ def _alternatives(plan: Plan, width: int, goal: str) -> str:
 
 
 def legend_text(*, ascii_only: bool = False) -> str:
-    """What the patterns mean, one line a part."""
-    return "\n".join(
+    """What the patterns and marks of a bar mean, one line each."""
+    parts = [
         f"{style.letter if ascii_only else style.fill} {style.label}: {style.meaning}" for style in PART_STYLES.values()
-    )
+    ]
+    band = "-" if ascii_only else "─"
+    return "\n".join([*parts, f"{band} up to the upper end of the band", "| what is usable", "X beyond it"])

@@ -45,6 +45,15 @@ def test_bar_shows_each_part_and_the_limit():
     assert text.count("W") / text.count("L") == pytest.approx(14 / 4, rel=0.3)
 
 
+def test_a_line_leads_from_what_is_used_to_the_upper_end_of_the_band():
+    footprint = footprint_of(gpu_plan(usable_gib=40))
+    scale = bar_scale((footprint,))
+    text = "".join(cell.text for cell in bar_cells(footprint, width=200, scale_bytes=scale, ascii_only=True))
+    beyond = footprint.band_bytes[1] - footprint.used_bytes
+    assert text.count("-") == pytest.approx(200 * beyond / scale, abs=1)
+    assert text.index("-") == text.rindex("R") + 1
+
+
 def test_bar_marks_what_lies_beyond_the_limit():
     footprint = footprint_of(gpu_plan(tokens=32768))
     text = "".join(c.text for c in bar_cells(footprint, width=60, scale_bytes=bar_scale((footprint,))))
@@ -124,8 +133,12 @@ def test_equal_ranks_are_drawn_once():
     assert "GPU 1" not in plan_text(plan(tokens=16384, world=2))
 
 
-def test_legend_names_every_part():
-    assert len(legend_text().splitlines()) == len(PART_STYLES)
+def test_legend_names_every_part_and_mark():
+    text = legend_text()
+    assert len(text.splitlines()) == len(PART_STYLES) + 3
+    assert all(f"{style.fill} {style.label}: {style.meaning}" in text for style in PART_STYLES.values())
+    assert "band" in text
+    assert legend_text(ascii_only=True).isascii()
 
 
 def test_difference_to_a_pinned_plan():
