@@ -62,9 +62,11 @@ def recommend(
         config=config, model=model, cluster=cluster, environment=environment, registry=registry,
         experience=experience or Experience(), expandable_segments=expandable_segments,
     )  # fmt: skip
-    ranked = sorted(_priced(problem, goal, limit, only_this_method), key=_ranking(problem, goal))
+    priced = _priced(problem, goal, limit, only_this_method)
+    lengths = _lengths(problem, priced, limit) if goal == "longest" else {}
+    ranked = sorted(priced, key=_ranking(problem, goal, lengths))
     best = _reference_speed(problem, ranked)
-    return tuple(_alternative(problem, candidate, best) for candidate in ranked[:limit])
+    return tuple(_alternative(problem, candidate, best, lengths.get(id(candidate))) for candidate in ranked[:limit])
 
 
 def _priced(problem: Problem, goal: str, limit: int, only_this_method: bool) -> list[Candidate]:
@@ -80,7 +82,7 @@ def _priced(problem: Problem, goal: str, limit: int, only_this_method: bool) -> 
             break
     if goal not in ("fastest", "cheapest"):
         return priced
-    fitting = sorted((c for c in priced if c.verdict in ROOMY), key=_ranking(problem, goal))
+    fitting = sorted((c for c in priced if c.verdict in ROOMY), key=_ranking(problem, goal, {}))
     return _distinct([*priced, *(spent for c in fitting[:MOST_SPENT] if (spent := spend(problem, c)) is not None)])
 
 
@@ -103,10 +105,30 @@ def longest_length(
         experience=experience or Experience(), expandable_segments=expandable_segments,
     )  # fmt: skip
 
+    return _longest(problem, config)
+
+
+def _longest(problem: Problem, config: RunConfig) -> int:
     def fits(steps: int) -> bool:
         return _holds(problem, replace(config, max_length=steps * LENGTH_STEP))
 
-    return LENGTH_STEP * largest(fits, reach(config, model) // LENGTH_STEP)
+    return LENGTH_STEP * largest(fits, reach(config, problem.model) // LENGTH_STEP)
+
+
+def _lengths(problem: Problem, priced: list[Candidate], limit: int) -> dict[int, int]:
+    """Longest length by id of a candidate; 0 for those that cannot be among the ``limit`` longest of their method."""
+    lengths: dict[int, int] = {}
+    found: dict[str, list[int]] = {}
+    for candidate in sorted(priced, key=lambda candidate: candidate.sizes.used):
+        best = found.setdefault(candidate.config.method, [])
+        least = best[limit - 1] if len(best) >= limit else 0
+        hopeless = candidate.verdict == "over" or (
+            least > 0 and not _holds(problem, replace(candidate.config, max_length=least))
+        )
+        lengths[id(candidate)] = 0 if hopeless else _longest(problem, candidate.config)
+        best.append(lengths[id(candidate)])
+        best.sort(reverse=True)
+    return lengths
 
 
 def largest_batch(
@@ -173,7 +195,7 @@ def _holds(problem: Problem, config: RunConfig) -> bool:
     return candidate is not None and candidate.verdict != "over"
 
 
-def _ranking(problem: Problem, goal: str) -> Callable[[Candidate], tuple[Any, ...]]:
+def _ranking(problem: Problem, goal: str, lengths: dict[int, int]) -> Callable[[Candidate], tuple[Any, ...]]:
     verdicts = {"fits": 0, "unverified": 0, "tight": 1, "over": 2}  # what nobody measured may be the fastest
 
     def key(candidate: Candidate) -> tuple[Any, ...]:
@@ -184,18 +206,13 @@ def _ranking(problem: Problem, goal: str) -> Callable[[Candidate], tuple[Any, ..
         if goal == "smallest":
             return (0, other_method, used, -candidate.tokens_per_second, parts)
         if goal == "longest":
-            length = longest_length(
-                config=candidate.config, model=problem.model, cluster=problem.cluster,
-                environment=problem.environment, registry=problem.registry, experience=problem.experience,
-                expandable_segments=problem.expandable_segments,
-            )  # fmt: skip
-            return (0, other_method, -length, -candidate.tokens_per_second, parts)
+            return (0, other_method, -lengths[id(candidate)], -candidate.tokens_per_second, parts)
         return (verdicts[candidate.verdict], other_method, -candidate.tokens_per_second, parts)
 
     return key
 
 
-def _alternative(problem: Problem, candidate: Candidate, best: float) -> Alternative:
+def _alternative(problem: Problem, candidate: Candidate, best: float, longest: int | None) -> Alternative:
     cluster, used = problem.cluster, candidate.sizes.used
     share = candidate.tokens_per_second / best if best else 1.0
     missing = shortfall(problem, candidate)
@@ -205,6 +222,7 @@ def _alternative(problem: Problem, candidate: Candidate, best: float) -> Alterna
         same_method = candidate.config.method == problem.config.method
         settings = candidate.config.optimizations
         why = why_it_fits(used, cluster.gpu.usable_bytes, share, settings, same_method=same_method)
+        why = why if longest is None else f"rows of up to {longest} tokens; {why}"
     return Alternative(
         optimizations=candidate.config.optimizations,
         changes=changes_between(problem.registry, problem.config, candidate.config),

@@ -194,6 +194,16 @@ def test_other_goals_rank_differently(goal: str) -> None:
         assert [a.used_bytes for a in found] == sorted(a.used_bytes for a in found)
 
 
+def test_the_longest_rows_are_those_of_the_longest_length() -> None:
+    given = arguments(gpu="A10")
+    found = recommend(**given, goal="longest", limit=4)
+    lengths = [int(a.why.split("up to ")[1].split()[0]) for a in found]
+    assert lengths == sorted(lengths, reverse=True)
+    for alternative, length in zip(found, lengths, strict=True):
+        config = replace(given["config"], optimizations=alternative.optimizations)
+        assert longest_length(**{**given, "config": config}) == length
+
+
 def test_an_unknown_goal_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="prettiest") as refused:
         recommend(**arguments(), goal="prettiest")
