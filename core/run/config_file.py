@@ -55,17 +55,18 @@ def config_from_yaml(text: str, *, where: str = FILE_NAME) -> RunConfig:
 def _to_plain(value: Any) -> Any:
     """Dataclasses become mappings, tuples of (name, value) pairs too, other tuples lists."""
     if is_dataclass(value):
-        return {f.name: _plain_field(getattr(value, f.name), f.name) for f in fields(value)}
+        hints = get_type_hints(type(value))
+        return {f.name: _plain_field(getattr(value, f.name), hints[f.name]) for f in fields(value)}
     if isinstance(value, tuple | list):
         return [_to_plain(item) for item in value]
     return value
 
 
-_PAIRS = frozenset({"knobs", "rope_scaling", "columns"})  # fields of type tuple[tuple[str, Any], ...]
+_PAIRS = tuple[tuple[str, Any], ...]  # a mapping in YAML
 
 
-def _plain_field(value: Any, name: str) -> Any:
-    return {key: _to_plain(item) for key, item in value} if name in _PAIRS else _to_plain(value)
+def _plain_field(value: Any, hint: Any) -> Any:
+    return {key: _to_plain(item) for key, item in value} if hint == _PAIRS else _to_plain(value)
 
 
 def _from_plain(cls: type, values: Any, where: str) -> Any:
@@ -91,7 +92,7 @@ def _from_plain(cls: type, values: Any, where: str) -> Any:
 
 def _field_from_plain(name: str, hint: Any, value: Any, where: str) -> Any:
     path = f"{where}: {name}"
-    if name in _PAIRS:
+    if hint == _PAIRS:
         if not isinstance(value, Mapping):
             raise ConfigError(f"{path} is {_shown(value)}.", why="It must be a mapping.")
         return tuple((str(key), _as_tuple(item)) for key, item in value.items())

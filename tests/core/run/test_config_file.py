@@ -13,7 +13,10 @@ from tests.core.run.run_cases import make_config
 FULL = RunConfig(
     name="项目 été: no", model="/models/a b", dtype="bfloat16", autocast=True, max_length=16384,
     rope_scaling=(("type", "yarn"), ("factor", 4.0)),
-    data=DataConfig(train=("a.jsonl#500", "b.jsonl"), eval=("c.jsonl",), eval_fraction=0.1, system="1e-5"),
+    data=DataConfig(
+        train=("a.jsonl#500", "b.jsonl"), weights=(("a.jsonl#500", 1), ("b.jsonl", 0.5)), eval=("c.jsonl",),
+        eval_fraction=0.1, system="1e-5", columns=(("query", "frage"),),
+    ),
     parallel=ParallelDegrees(data=2, ring=3, ulysses=4),
     optimizations=(
         OptimizationSetting(name="lora", knobs=(("rank", 64), ("dropout", 0.0), ("targets", "no"), ("merge", False))),
