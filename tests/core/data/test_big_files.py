@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import resource
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from core.data.prepare import Request, prepare
 from core.data.readers import read_file
 from core.data.shapes import read_row
+from core.run.interpreter import child_environment
 from planner.types import DataConfig
 from tests.core.data.templates import CHATML, DATA
 
@@ -25,6 +29,31 @@ def make(script: str, path: Path) -> Path:
 def test_sixty_thousand_and_one_rows(tmp_path: Path) -> None:
     path = make("k04_make_null_then_str.py", tmp_path / "big.jsonl")
     assert sum(read_row(record.value)[0] == "messages" for record in read_file(path)) == 60_001
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_file(tmp_path: Path, chatml_folder: Path) -> None:
+    """A file of 24 MB needs what one of 4 MB needs, but for the 60 bytes a row of the report."""
+    script = (
+        "import resource, sys; from core.data.prepare import main; main(); "
+        "sys.stderr.write(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))"
+    )
+    peaks = []
+    for count in (2_000, 12_000):
+        path = tmp_path / f"{count}.jsonl"
+        with path.open("w") as file:
+            for row in range(count):
+                file.write(json.dumps({"text": f"The clerk wrote line {row} about grain. " * 50}) + "\n")
+        request = Request(
+            data=DataConfig(train=(str(path),)), model=str(chatml_folder), max_length=4096, cache_dir=str(tmp_path)
+        )
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", script], input=json.dumps(asdict(request)), capture_output=True, text=True,
+            env=child_environment(os.environ), check=True,
+        )  # fmt: skip
+        assert json.loads(done.stdout)["report"]["train"]["rows"]["kept"] == count
+        peaks.append(int(done.stderr.splitlines()[-1]) / 1024)
+    assert peaks[1] - peaks[0] < 16, f"{peaks} MiB"
 
 
 @pytest.mark.slow
