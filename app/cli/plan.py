@@ -14,7 +14,7 @@ from app.cli.planning_arguments import (
     overrides_of,
 )
 from app.services.calibration import measured_used
-from app.services.planning import ladder_for, plan_preset, refuse_errors
+from app.services.planning import ladder_for, plan_preset, refuse_errors, refuse_length
 from planner.types import Plan
 
 
@@ -65,6 +65,7 @@ def _print_ladder(args: argparse.Namespace) -> int:
     from app.views.ladder_view import ladder_dict, ladder_text
 
     planned = plan_preset(args.preset, overrides_of(args), cluster=cluster_of(args))
+    refuse_length(planned.plan)  # what else is wrong with the preset's own combination is no matter of the ladder's
     ladder, measured = ladder_for(planned.resolved), measured_used(planned.resolved.cluster)
     if args.json:
         json.dump(ladder_dict(planned.plan, ladder, measured), sys.stdout, indent=2)

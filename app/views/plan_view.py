@@ -95,6 +95,7 @@ class AlternativeRow:
     why: str
     changes: tuple[tuple[str, Any], ...]
     changes_words: str
+    cost: str  # "$0.143 per million tokens"; empty where the GPU has no price
 
 
 _COLOR_ROLES: dict[Verdict, str] = {"fits": "success", "tight": "warning", "over": "error", "unverified": "warning"}
@@ -270,6 +271,11 @@ def alternative_rows(plan: Plan, alternatives: Iterable[Alternative] | None = No
             why=alternative.why,
             changes=alternative.changes,
             changes_words=changes_words(alternative.changes),
+            cost=(
+                f"${alternative.dollars_per_million_tokens:.3f} per million tokens"
+                if alternative.dollars_per_million_tokens is not None
+                else ""
+            ),
         )
         for rank, alternative in enumerate(plan.alternatives if alternatives is None else alternatives, start=1)
     )

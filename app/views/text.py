@@ -153,6 +153,7 @@ def _alternatives(plan: Plan, width: int, goal: str) -> str:
             f"  {row.rank:>2} {unit.format(row.used_bytes):>8}  {row.verdict:<10} {row.speed:>7}  {row.combination}"
         )
         detail = f"{row.changes_words}. {row.why}" if row.why else row.changes_words
+        detail += f"; {row.cost}" if goal == "cheapest" and row.cost else ""
         lines += textwrap.wrap(detail, width, initial_indent=" " * 34, subsequent_indent=" " * 34)
     return "\n".join(lines)
 

@@ -26,6 +26,8 @@ PRESET = "qwen2.5-7b-8k-1x24g"
         (("--set", "per_device_train_batch_size=0"), ("per_device_train_batch_size is 0",)),
         (("--set", "model=Qwen/Qwen3-7B"), ("Qwen/Qwen3-7B", "Qwen/Qwen3-8B")),
         (("--memory-limit", "5"), ("'5'", "Write 24GB")),
+        (("--ladder", "--set", "max_length=200000"), ("200000", "factor: 6.5")),
+        (("--gpu", "A10", "--goal", "cheapest"), ("cheapest has no answer on A10", "goal fastest")),
         (("--explain", "logit"), ("'logit'", "logits")),
     ],
 )
@@ -37,3 +39,10 @@ def test_it_is_refused_with_a_way_out(
     assert said.out == ""
     for fact in facts:
         assert fact in said.err
+
+
+def test_cheapest_prints_what_tokens_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", PRESET, "--gpu", "L40S", "--goal", "cheapest"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Recommended, cheapest first" in out
+    assert "per million tokens" in out
