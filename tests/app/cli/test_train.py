@@ -49,7 +49,10 @@ def preset(tmp_path, model, monkeypatch):
 
 @pytest.mark.slow
 def test_from_a_preset_to_a_finished_run(preset, tmp_path, capsys):
-    assert main(["train", preset, "--set", "learning_rate=0.02", "--json"]) == 0
+    rows = tmp_path / "rows.jsonl"
+    mixed = [f"data.train=[{rows}#200%, {rows}]", f"data.weights={{{rows}#200%: 1, {rows}: 1}}", "packing.length=32"]
+    overrides = [word for text in ("learning_rate=0.02", *mixed) for word in ("--set", text)]
+    assert main(["train", preset, *overrides, "--json"]) == 0
     out, err = capsys.readouterr()
     summary = json.loads(out)
     assert (summary["status"], summary["step"], summary["total_steps"]) == ("done", 4, 4)
@@ -58,6 +61,7 @@ def test_from_a_preset_to_a_finished_run(preset, tmp_path, capsys):
     assert summary["peaks"][0]["planned_bytes"] > 0
     (run,) = list_runs().runs
     assert run.config.learning_rate == 0.02
+    assert "rows.jsonl#200% gives 20 of 40 rows" in err
     assert yaml.safe_load(run.paths.preset.read_text())["learning_rate"] == 0.02
     assert run.paths.path.parent == tmp_path / "runs"
     assert f"run {run.id}" in err
