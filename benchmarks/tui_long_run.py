@@ -143,6 +143,7 @@ async def measure(run: Path) -> dict[str, float]:
     async with app.run_test(size=(120, 40)) as pilot:
         while not is_whole(app):
             await pilot.pause(0.005)
+        await pilot.pause()  # what was drawn is on the screen
         opened = time.perf_counter() - start
         feed = app.screen.feed  # type: ignore[attr-defined]
         while feed.is_sampled:
@@ -170,7 +171,7 @@ def is_whole(app: LongfitApp) -> bool:
     if not isinstance(screen, RunScreen) or not screen.is_drawn:
         return False
     log = screen.query_one(LogView)
-    return bool(screen.feed.loss.last and screen.feed.memory.ranks and log.max_scroll_y > 0)
+    return bool(screen.feed.loss.last and screen.feed.memory.ranks and log.scroll_y >= log.max_scroll_y > 0)
 
 
 def main() -> None:

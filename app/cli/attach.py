@@ -117,8 +117,8 @@ def position_words(row: Mapping[str, Any]) -> str:
     return ", at " + ", ".join(f"{b['begin']:,}-{b['end']:,} {format_loss(b['loss'])}" for b in buckets)
 
 
-def step_line(row: Mapping[str, Any], state: RunState) -> str:
-    """One row of metrics.jsonl as a line."""
+def step_line(row: Mapping[str, Any], state: RunState, *, logging_steps: int) -> str:
+    """One row of metrics.jsonl as a line; a row stands for ``logging_steps`` steps."""
     clock, total = format_clock(float(row["time"])), f"/{state.total_steps:,}" if state.total_steps else ""
     where = f"{clock} step {row['step']:,}{total}"
     if "eval_loss" in row:
@@ -128,19 +128,20 @@ def step_line(row: Mapping[str, Any], state: RunState) -> str:
         words.append(format_tokens_per_second(float(row["tokens_per_second"])))
     left = state.total_steps - int(row["step"])
     if row.get("seconds") and left > 0:
-        words.append(f"{format_duration(left * float(row['seconds']))} left")
+        words.append(f"{format_duration(left * float(row['seconds']) / logging_steps)} left")
     return "  ".join(words)
 
 
 def follow(paths: RunDirectory) -> RunState:
     """Progress lines on stderr until the run has ended; how it ended."""
+    logging_steps = snapshot(paths).config.logging_steps
     follower = RunFollower(paths)
     update = follower.read()
-    last_line = _tell(update, _of_last_attempt(update.events), 0.0)
+    last_line = _tell(update, _of_last_attempt(update.events), 0.0, logging_steps)
     while update.state.status not in FINAL_STATUSES:
         time.sleep(_POLL_SECONDS)
         update = follower.read()
-        last_line = _tell(update, update.events, last_line)
+        last_line = _tell(update, update.events, last_line, logging_steps)
     return update.state
 
 
@@ -149,7 +150,7 @@ def _of_last_attempt(events: Sequence[RunEvent]) -> Sequence[RunEvent]:
     return events[starts[-1] :] if starts else events
 
 
-def _tell(update: RunUpdate, events: Sequence[RunEvent], last_line: float) -> float:
+def _tell(update: RunUpdate, events: Sequence[RunEvent], last_line: float, logging_steps: int) -> float:
     """Events as they come; of the metric rows those with an evaluation and, once a second, the newest."""
     for line in event_lines([event for event in events if not _is_told_otherwise(event)]):
         _say(line)
@@ -158,7 +159,7 @@ def _tell(update: RunUpdate, events: Sequence[RunEvent], last_line: float) -> fl
     for index, row in enumerate(rows):
         is_newest = index == len(rows) - 1
         if "eval_loss" in row or (is_newest and now - last_line >= _LINE_SECONDS):
-            _say(step_line(row, update.state))
+            _say(step_line(row, update.state, logging_steps=logging_steps))
             last_line = now
     return last_line
 

@@ -106,11 +106,10 @@ def status_view(state: RunState, *, now: float | None = None) -> StatusView:
 
 
 def progress_view(state: RunState, history: LossHistory) -> Progress:
-    """Steps and what is left, from the seconds per step of the newest metric row."""
+    """Steps and what is left, from the seconds per step of the newest metric rows."""
     step = max(state.step, int(history.last.get("step") or 0))
     total = state.total_steps
-    seconds = history.last.get("seconds")
-    seconds_per_step = float(seconds) if isinstance(seconds, int | float) and seconds > 0 else None
+    seconds_per_step = history.seconds_per_step
     return Progress(
         step=step,
         total_steps=total,

@@ -7,10 +7,12 @@ stands for twice as many rows. The extremes of a merged point are kept, so that 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+_RECENT_ROWS = 20  # that the time of a step is told from
 EMA_WEIGHT = 0.9  # of the past, bias-corrected; what TensorBoard and W&B users know as smoothing
 Axis = Literal["step", "tokens", "seconds"]
 AXES: tuple[Axis, ...] = ("step", "tokens", "seconds")
@@ -80,6 +82,8 @@ class LossHistory:
     num_rows: int = 0
     tokens_seen: int = 0
     seconds: float = 0.0  # of training, without evaluations and pauses
+    _recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_RECENT_ROWS))  # steps, seconds
+    _previous_step: int = 0
     _ema: float = 0.0
     _ema_steps: int = 0
 
@@ -92,8 +96,15 @@ class LossHistory:
         self.num_rows += count
         return count
 
+    @property
+    def seconds_per_step(self) -> float | None:
+        """Of the newest rows; a row stands for all steps since the one before."""
+        steps, seconds = sum(steps for steps, _ in self._recent), sum(seconds for _, seconds in self._recent)
+        return seconds / steps if steps > 0 and seconds > 0 else None
+
     def skip_to(self, step: int, *, logging_steps: int) -> None:
         """Rows up to ``step`` were not read (a sample of a long run): they count as rows like the newest."""
+        self._previous_step = step - logging_steps
         num_rows = (step - int(self.last.get("step") or 0)) // max(1, logging_steps) - 1
         if self.last and num_rows > 0:
             self.num_rows += num_rows
@@ -114,7 +125,10 @@ class LossHistory:
         if "loss" in row:
             self.last = row
             self.tokens_seen += int(row.get("tokens") or 0)
-            self.seconds += float(row.get("seconds") or 0.0)
+            seconds = float(row.get("seconds") or 0.0)
+            self.seconds += seconds
+            self._recent.append((step - self._previous_step, seconds))
+            self._previous_step = step
             value = _number(row["loss"])
             if value is None:
                 self.num_nonfinite += 1

@@ -66,8 +66,8 @@ class LogView(ScrollView, can_focus=True):
         if self.log_file.generation != self._generation:
             self._generation, self.hit = self.log_file.generation, None
         self.virtual_size = Size(max(1, self.size.width), self._num_lines())
-        if self.follow:
-            self.scroll_end(animate=False, immediate=True, x_axis=False)
+        if self.follow:  # set, not scrolled to: that would wait for a scroll bar, which a first look does not have yet
+            self.scroll_y = self.scroll_target_y = self.max_scroll_y
         self.refresh()
         self._title()
 

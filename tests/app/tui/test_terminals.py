@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from app.tui.app import LongfitApp, prefers_ascii
+from app.tui.screens.compare import CompareScreen
+from app.tui.screens.foreign import ForeignScreen
 from app.tui.themes import THEMES
 from tests.app.runs import append_steps, make_run
 from tests.app.tui.conftest import drawn, screen_text, settle
@@ -146,3 +148,34 @@ async def test_wide_characters_and_joiners_do_not_break_the_frame(services, tmp_
 
         strips = app.screen._compositor.render_strips()
         assert {cell_len("".join(segment.text for segment in strip)) for strip in strips} == {80}
+
+
+async def test_no_size_crashes_the_comparison_and_the_folder_of_another_trainer(services, run_dir, tmp_path):
+    folder = tmp_path / "other"
+    folder.mkdir()
+    (folder / "logging.jsonl").write_text('{"loss": 1.5, "global_step/max_steps": "3/300"}\n')
+    app = LongfitApp(services, preset=PRESET, run_dir=run_dir)
+    async with app.run_test(size=(80, 24)) as pilot:
+        for make in (lambda: CompareScreen(run_dir, run_dir), lambda: ForeignScreen(folder)):
+            app.push_screen(make())
+            for size in SIZES:
+                await pilot.resize_terminal(*size)
+                await pilot.press("l", "g")
+                await pilot.pause()
+                assert len(screen_text(app).splitlines()) == size[1]
+            await pilot.press("escape")
+
+
+async def test_a_narrow_comparison_shows_its_panes_by_tabs(services, run_dir):
+    app = LongfitApp(services, preset=PRESET, run_dir=run_dir)
+    async with app.run_test(size=(60, 20)) as pilot:
+        app.push_screen(CompareScreen(run_dir, run_dir))
+        await pilot.pause(0.4)
+        assert "first solid" in screen_text(app)
+        app.screen.query_one("PaneTabs").focus()
+        await pilot.press("right")
+        await pilot.pause(0.3)
+        assert "eval best" in screen_text(app)
+        await pilot.press("right")
+        await pilot.pause(0.3)
+        assert "Settings that differ" in screen_text(app)

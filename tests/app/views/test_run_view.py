@@ -35,12 +35,11 @@ def test_status_tells_phase_silence_and_attempt():
     assert "no sign of life" not in status_view(RunState(status="done", updated_at=1.0), now=1e9).detail
 
 
-def test_progress_counts_what_is_left_from_the_newest_row():
-    view = progress_view(
-        RunState(status="running", step=10, total_steps=40), history([{"step": 10, "loss": 2.0, "seconds": 3.0}])
-    )
+def test_progress_counts_what_is_left_from_the_newest_rows_each_of_which_may_stand_for_several_steps():
+    rows = [{"step": step, "loss": 2.0, "seconds": 12.0 + step % 2} for step in range(5, 105, 5)]
+    view = progress_view(RunState(status="running", step=100, total_steps=400), history(rows))
     assert view.fraction == 0.25
-    assert view.words == "step 10 of 40, 1 min 30 s left, 3.0 s a step"
+    assert view.words == "step 100 of 400, 12 min 30 s left, 2.5 s a step"
     assert progress_view(RunState(), LossHistory()).words == "not started"
 
 
