@@ -110,6 +110,7 @@ class Intake:
 
     def _examples(self, sources: Sequence[Source], draws: Sequence[Draw]) -> Iterator[Waiting]:
         first, columns, before = 0, dict(self.data.columns), 0
+        never_seen = {theirs: ours for ours, theirs in self.data.columns}
 
         def watch(read_bytes: int) -> None:
             self._read_bytes = before + read_bytes
@@ -128,6 +129,9 @@ class Intake:
                 if record.kind == "bad":
                     self.tally.refuse(name, line, "unreadable", record.problem)
                     continue
+                if never_seen and isinstance(record.value, dict):
+                    for theirs in never_seen.keys() & record.value.keys():
+                        del never_seen[theirs]
                 try:
                     shape, example = read_row(
                         record.value,
@@ -143,6 +147,8 @@ class Intake:
                 yield part, line, shape, example, self._look_at(example)
             first += len(source.parts)
             before += source.size_bytes
+        for theirs, ours in never_seen.items():
+            self.tally.remarks.append(f"columns: no row has {theirs!r}, from which {ours!r} was to be read.")
 
     def _look_at(self, example: Example) -> int:
         """Count what is allowed and yet worth knowing; the number of characters."""

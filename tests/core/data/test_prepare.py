@@ -222,6 +222,12 @@ def test_columns_and_roles_by_option(run: Any, tmp_path: Path, chatml: Any) -> N
         run("k04_role_orders.jsonl", same_role="refuse", max_length=128)
 
 
+def test_a_column_that_no_row_has_is_told(run: Any) -> None:
+    columns = (("query", "frage"), ("response", "answer"))
+    remarks = run("k02_ga_tail_10.jsonl", columns=columns).report["train"]["remarks"]
+    assert "columns: no row has 'frage', from which 'query' was to be read." in remarks
+
+
 def test_no_row_at_all_is_an_error(run: Any, tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("\n\n")
     with pytest.raises(ConfigError, match="The data set is empty"):
