@@ -161,7 +161,7 @@ class DataScreen(Screen[None]):
 
     def _say(self, words: str, *, role: str = "") -> None:
         status = self.query_one("#data-status", Plain)
-        status.update(visible(words))
+        status.update(words)
         status.set_classes(role)
 
 
@@ -186,9 +186,7 @@ def _table_rows(name: str, part: Mapping[str, Any]) -> list[tuple[str, tuple[str
     if len(part["files"]) > 1:
         rows += [(count, bad, path) for path, count, bad in file_rows(part)]
     rows += [(format_count(count), "note", words) for words, count in part["notes"].items()]
-    return [
-        (f"{name}-{index}", (f"{count:>8}", share, visible(words))) for index, (count, share, words) in enumerate(rows)
-    ]
+    return [(f"{name}-{index}", (f"{count:>8}", share, words)) for index, (count, share, words) in enumerate(rows)]
 
 
 def _length_lines(name: str, part: Mapping[str, Any], width: int, ascii_only: bool) -> list[str]:

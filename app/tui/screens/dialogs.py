@@ -12,7 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
-from app.tui.widgets.plain import Plain
+from app.tui.widgets.plain import Plain, visible
 
 
 class TextScreen(ModalScreen[None]):
@@ -27,7 +27,7 @@ class TextScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as box:
-            box.border_title = Content(self._title)
+            box.border_title = Content(visible(self._title))
             box.border_subtitle = "Esc closes"
             with VerticalScroll(classes="dialog-text"):
                 yield Plain(self._text)
@@ -57,7 +57,7 @@ class PickerScreen(ModalScreen[str | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as box:
-            box.border_title = Content(self._title)
+            box.border_title = Content(visible(self._title))
             box.border_subtitle = "Enter takes it, Esc leaves it"
             yield Input(
                 placeholder="type to filter" + (", or any other value" if self._free_text else ""), compact=True
@@ -78,7 +78,7 @@ class PickerScreen(ModalScreen[str | None]):
             found.append(typed)
         options = self.query_one(OptionList)
         options.clear_options()
-        options.add_options(Option(Content(choice)) for choice in found)
+        options.add_options(Option(Content(visible(choice))) for choice in found)
         self._found = found
         if found:
             options.highlighted = found.index(self._current) if self._current in found else 0
@@ -115,11 +115,13 @@ class AskScreen(ModalScreen[str | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as box:
-            box.border_title = Content(self._title)
+            box.border_title = Content(visible(self._title))
             box.border_subtitle = "Enter goes on, Esc leaves it"
             with VerticalScroll(classes="dialog-text", can_focus=False):
                 yield Plain(self._text)
-            yield Input(self._value, compact=True, placeholder=f"type {self._must_be}" if self._must_be else "")
+            yield Input(
+                visible(self._value), compact=True, placeholder=f"type {self._must_be}" if self._must_be else ""
+            )
             yield Plain("", classes="complaint-line")
 
     def on_mount(self) -> None:
@@ -153,7 +155,7 @@ class ConfirmScreen(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as box:
-            box.border_title = Content(self._title)
+            box.border_title = Content(visible(self._title))
             box.border_subtitle = Content(f"{self._yes}   Esc no")
             with VerticalScroll(classes="dialog-text"):
                 yield Plain(self._text)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.tui.screens.dialogs import AskScreen, PickerScreen
-from app.tui.widgets.plain import visible
 from app.views.findings import findings_text
 from planner.errors import LongfitError
 from planner.types import Preset
@@ -41,8 +40,7 @@ def ask_and_export(screen: Screen, services: Services, preset: Preset) -> None:
                 _write(screen, services, Path(name).expanduser(), exported.text)
 
         title = f"Write {preset.name} as {target}: to which file?"
-        shown = "\n".join(map(visible, text.splitlines()))
-        screen.app.push_screen(AskScreen(title, shown, value=preset.name + FILE_ENDINGS[target]), write)
+        screen.app.push_screen(AskScreen(title, text, value=preset.name + FILE_ENDINGS[target]), write)
 
     screen.app.push_screen(PickerScreen(f"Write {preset.name} in the words of", tuple(FILE_ENDINGS), "yaml"), show)
 

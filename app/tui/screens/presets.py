@@ -18,7 +18,7 @@ from app.tui.screens.dialogs import TextScreen
 from app.tui.screens.exporting import ask_and_export
 from app.tui.screens.saving import ask_and_save
 from app.tui.services import Services
-from app.tui.widgets.plain import Plain, visible
+from app.tui.widgets.plain import Plain
 from app.tui.widgets.plain_table import PlainTable
 from app.tui.widgets.top_bar import TopBar
 from app.views.format import format_share
@@ -113,7 +113,7 @@ class PresetsScreen(Screen[None]):
     def _show_text(self) -> None:
         preset = self._selected
         text = "No preset has these words." if preset is None else self.services.preset_text(preset, {})
-        self.query_one("#preset-text", Plain).update("\n".join(map(visible, text.splitlines())))
+        self.query_one("#preset-text", Plain).update(text)
 
     def on_data_table_row_highlighted(self, message: DataTable.RowHighlighted) -> None:
         self._show_text()
@@ -166,8 +166,7 @@ class PresetsScreen(Screen[None]):
             self._show_diff(marked, preset)
 
     def _show_diff(self, first: Preset, second: Preset) -> None:
-        text = "\n".join(map(visible, diff_text(first, second).splitlines()))
-        self.app.push_screen(TextScreen("What differs", text))
+        self.app.push_screen(TextScreen("What differs", diff_text(first, second)))
 
     def action_duplicate(self) -> None:
         preset = self._selected
@@ -198,7 +197,7 @@ def _verdict(plan_of: Callable[[], Plan]) -> str:
     try:
         plan = plan_of()
     except LongfitError as error:
-        return visible(error.what)
+        return error.what
     if any(issue.severity == "error" for issue in plan.issues):
         return "REFUSED"
     gpu = plan.worst_gpu
@@ -211,4 +210,4 @@ def _texts(preset: Preset, verdicts: tuple[str, str], *, marked: str) -> tuple[s
     model = str(preset.values.get("model", "-")).rpartition("/")[2]
     name = f"= {preset.name}" if preset.name == marked else preset.name
     length = str(preset.values.get("max_length", "-"))
-    return tuple(map(visible, (name, here, meant, for_whom, length, preset.origin, model)))
+    return (name, here, meant, for_whom, length, preset.origin, model)

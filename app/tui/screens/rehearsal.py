@@ -21,7 +21,7 @@ from app.services.draft import Draft
 from app.services.rehearsal_process import Ended, RehearsalProcess
 from app.tui.screens.launching import ask_with_plan
 from app.tui.services import Services
-from app.tui.widgets.plain import Plain, visible
+from app.tui.widgets.plain import Plain
 from app.views.format import format_duration
 from planner.errors import LongfitError
 
@@ -86,8 +86,7 @@ class RehearsalScreen(ModalScreen[None]):
         self._clock.stop()
         self.query_one(ProgressBar).display = False
         self.query_one("#rehearsal-status", Plain).show_line(f"{_outcome(message.ended)} after {self._elapsed}")
-        text = message.ended.answer or message.ended.talk
-        self.query_one("#rehearsal-text", Plain).update("\n".join(map(visible, text.splitlines())))
+        self.query_one("#rehearsal-text", Plain).update(message.ended.answer or message.ended.talk)
         self.query_one("#rehearsal").border_subtitle = "Esc closes"
 
     def action_leave(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rich.cells import cell_len, set_cell_size
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -15,7 +16,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from app.tui.fields import FieldSpec
-from app.tui.widgets.plain import Plain
+from app.tui.widgets.plain import Plain, visible
 
 
 @dataclass
@@ -67,11 +68,12 @@ class Choice(Widget, can_focus=True):
 
     def render(self) -> Content:
         width = max(1, self.size.width - 2)
+        text = visible(self.text)
         # the end of a long hub id or path tells more than its beginning
-        text = self.text if len(self.text) <= width else self.text.rpartition("/")[2]
+        text = text if cell_len(text) <= width else text.rpartition("/")[2]
         more, arrow = ("~", "v") if getattr(self.app, "ascii_only", False) else ("…", "▾")
-        shown = text if len(text) <= width else text[: width - 1] + more
-        return Content(f"{shown:<{width}} {arrow}")
+        shown = text if cell_len(text) <= width else set_cell_size(text, width - 1) + more
+        return Content(f"{set_cell_size(shown, width)} {arrow}")
 
     def action_step(self, direction: int) -> None:
         if not self.choices:
@@ -151,9 +153,9 @@ class FieldRow(Vertical):
             if control.text != text:
                 control.text = text
                 control.refresh()
-        elif isinstance(control, Input) and control.value != text:
+        elif isinstance(control, Input) and control.value != visible(text):
             with control.prevent(Input.Changed):
-                control.value = text
+                control.value = visible(text)
 
     def complain(self, words: str) -> None:
         if words != self._complaint_words:

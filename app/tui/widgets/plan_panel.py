@@ -8,7 +8,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 
 from app.tui.widgets.footprint_bar import FootprintBars
-from app.tui.widgets.plain import Plain
+from app.tui.widgets.plain import Plain, visible, visible_lines
 from app.tui.widgets.plain_table import PlainTable
 from app.views.footprint import footprint_of
 from app.views.format import ByteUnit, column_unit, format_bytes
@@ -57,7 +57,9 @@ class PlanPanel(VerticalScroll, can_focus=False):
         verdict = self.query_one("#verdict", Plain)
         errors = [words for severity, words in issue_lines(plan.issues) if severity == "error"]
         if errors:  # its memory is known, and it will not be launched like this
-            verdict.update(Content.assemble(("REFUSED: ", "bold"), errors[0], f"\n{view.word}: {view.sentence}"))
+            verdict.update(
+                Content.assemble(("REFUSED: ", "bold"), visible(errors[0]), f"\n{view.word}: {view.sentence}")
+            )
         else:
             verdict.update(Content.assemble((f"{view.word}: ", "bold"), view.sentence))
         verdict.set_classes("-error" if errors else f"-{view.color_role}")
@@ -81,7 +83,7 @@ class PlanPanel(VerticalScroll, can_focus=False):
     def refuse(self, words: str) -> None:
         self.add_class("-stale")
         verdict = self.query_one("#verdict", Plain)
-        verdict.update(Content.assemble(("NOT PLANNED: ", "bold"), words))
+        verdict.update(Content.assemble(("NOT PLANNED: ", "bold"), visible(words)))
         verdict.set_classes("-error")
 
 
@@ -115,4 +117,4 @@ def _details(plan: Plan, pinned: Plan | None) -> Content:
             f" disk {format_bytes(plan.disk_bytes)} ({plan.disk_verdict})"
         ]
     )
-    return Content("\n\n".join("\n".join(block) for block in blocks if block))
+    return Content(visible_lines("\n\n".join("\n".join(block) for block in blocks if block)))

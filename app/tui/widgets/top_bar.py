@@ -29,7 +29,7 @@ class TopBar(Widget):
         for name, label in SCREENS:
             left += Content.styled(f" {label} ", "reverse bold" if name == self.current else "")
         room = self.size.width - left.cell_length - 1
-        place = Content(self.place)
+        place = Content(visible(self.place))
         if place.cell_length > room:
             place = place.truncate(max(0, room), ellipsis=not getattr(self.app, "ascii_only", False))
         return left + " " * max(0, room - place.cell_length) + place
