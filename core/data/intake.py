@@ -61,7 +61,7 @@ class Intake:
             DataRefused: bad rows under on_bad_row "stop", or no usable row.
             ConfigError: no row at all.
         """
-        draws = draw_rows(sources, weights or {}, self.seed)
+        draws = draw_rows(sources, weights or {}, self.seed, counting=self._counting)
         self.tally.sets = [_set_tally(source.spec, draw, weights or {}) for source, draw in zip(sources, draws)]
         self._names = [part.name for source in sources for part in source.parts]
         self._sets = [tally for source, tally in zip(sources, self.tally.sets) for _ in source.parts]  # of each part
@@ -85,6 +85,10 @@ class Intake:
             report["preview"] = self.preview
             self._judge(report)
             return self._writer.finish(self._names), report
+
+    def _counting(self, name: str, share: float | None) -> None:
+        if self.progress is not None:
+            self.progress(0, name, share)
 
     def _judge(self, report: dict[str, Any]) -> None:
         names, skips = ", ".join(self._names[:3]), self.data.on_bad_row == "skip"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,9 @@ import numpy as np
 from core.data.order import shuffled
 from core.data.sources import Source
 from planner.errors import ConfigError
+
+Counting = Callable[[str, float | None], None]  # (name of the file, share of the set's bytes read)
+_TELL_EVERY = 4096  # records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +35,16 @@ class Draw:
     left_out: int = 0  # rows the set would have given without weights
 
 
-def draw_rows(sources: Sequence[Source], weights: Mapping[str, float], seed: int) -> list[Draw]:
-    """One Draw a source. Sets that are sampled or weighed are read once, to count their records.
+def draw_rows(
+    sources: Sequence[Source], weights: Mapping[str, float], seed: int, *, counting: Counting | None = None
+) -> list[Draw]:
+    """One Draw a source. Sets that are sampled or weighed are read once, to count their records; ``counting`` hears
+    of it.
 
     Raises:
         ConfigError: a weight would leave a set without any row, because another has too few.
     """
-    counts = [count_records(source) if weights or source.is_sampled else None for source in sources]
+    counts = [count_records(source, counting) if weights or source.is_sampled else None for source in sources]
     offered = [0 if count is None else source.num_wanted(count) for source, count in zip(sources, counts)]
     taken = _weighed(sources, offered, weights) if weights else offered
     return [
@@ -49,8 +55,20 @@ def draw_rows(sources: Sequence[Source], weights: Mapping[str, float], seed: int
     ]  # fmt: skip
 
 
-def count_records(source: Source) -> int:
-    return sum(record.kind != "blank" for part in source.parts for record in part.read(None))
+def count_records(source: Source, counting: Counting | None = None) -> int:
+    count = read_bytes = 0
+
+    def watch(so_far: int) -> None:
+        nonlocal read_bytes
+        read_bytes = so_far
+
+    for part, record in source.records(watch=watch):
+        if record.kind == "blank":
+            continue
+        count += 1
+        if counting is not None and count % _TELL_EVERY == 0:
+            counting(source.parts[part].name, read_bytes / source.size_bytes if source.size_bytes else None)
+    return count
 
 
 def check_weights(train: Sequence[str], weights: Mapping[str, float]) -> None:

@@ -93,6 +93,18 @@ def test_weights_must_fit_the_sets(weights: dict[str, float], words: str) -> Non
         check_weights(("a.jsonl", "a.jsonl"), {"a.jsonl": 1})
 
 
+def test_counting_a_large_set_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "many.jsonl"
+    path.write_text('{"text": "a"}\n\n' * 9000)
+    told: list[tuple[str, float | None]] = []
+    (draw,) = draw_rows([open_source(f"{path}#5")], {}, 0, counting=lambda *words: told.append(words))
+    assert (draw.available, int(draw.copies.sum())) == (9000, 5)
+    assert [name for name, _ in told] == [str(path)] * 2  # every 4,096 rows
+    shares = [share for _, share in told]
+    assert shares == sorted(shares)
+    assert 0 < shares[0] < shares[-1] <= 1
+
+
 def test_the_report_counts_what_each_set_gave(folder: Path, tmp_path: Path, chatml_folder: Path) -> None:
     names = [f"{folder}/hundred.jsonl", f"{folder}/thirty.jsonl#200%"]
     data = DataConfig(train=tuple(names), weights=((names[0], 1.0), (names[1], 3.0)))
