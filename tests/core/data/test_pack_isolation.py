@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -134,6 +136,24 @@ def test_one_row_of_two_samples_equals_two_rows_of_one(chatml_folder: Path, tmp_
     added = {name: parts[0][1][name] + parts[1][1][name] for name in whole}
     assert_same_gradients(added, whole, 1e-10)
     assert_same_gradients(whole, {name: value / store.num_targets for name, value in want.items()}, 1e-6)
+
+
+def test_a_sample_of_one_token_trains_nothing_and_spoils_nothing(
+    path: Callable[..., TrainingSetup], tmp_path: Path
+) -> None:
+    """Bug case B01e, down to the loss: 21 targets in packs, the one-token sample adds zero and no NaN."""
+    samples = json.loads((DATA / "k01_pretok_pack.json").read_text("utf-8"))["samples"]
+    with StoreWriter(tmp_path / "store") as writer:
+        for tokens in samples:
+            writer.add(np.array(tokens), np.ones(len(tokens), dtype=bool))
+        store = writer.finish()
+    plan, setup = BatchPlan(store, packing=True, capacity=8), path()
+    losses = [token_losses(setup, plan.row(0, index)) for index in range(plan.num_micro_batches(0))]
+    assert sum(int((loss > 0).sum()) for loss in losses) == 21
+    lone = next(index for index, tokens in enumerate(samples) if len(tokens) == 1)
+    loss, gradients = loss_and_gradients(setup, build_row(store, (lone,)))
+    assert loss == 0
+    assert all((gradient == 0).all() for gradient in gradients.values())
 
 
 def test_an_empty_row_adds_neither_loss_nor_gradient(tmp_path: Path) -> None:
