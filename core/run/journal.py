@@ -16,7 +16,7 @@ from planner.run_state import event_from_dict, event_to_dict, fold, state_from_d
 from planner.types import RunEvent, RunState
 
 _STATE_PERIOD_SECONDS = 0.5
-_PIECE_BYTES = 4 << 20
+_PIECE_BYTES = 1 << 20
 _STEP = b'"type":"progress"'  # as encode_line writes it
 _URGENT = frozenset({"supervisor", "running", "stop_requested", "finished"})  # state.json must show these at once
 
@@ -51,8 +51,10 @@ def told_events(directory: RunDirectory, end: int) -> list[RunEvent]:
         with directory.events.open("rb") as file:
             while data := file.read(min(_PIECE_BYTES, left)):
                 left -= len(data)
-                *lines, carry = (carry + data).split(b"\n")
-                events += decode_events([row for line in lines if _STEP not in line if (row := decode_line(line))])
+                whole, _, carry = (carry + data).rpartition(b"\n")
+                if whole.count(_STEP) <= whole.count(b"\n"):  # not steps alone, which is seen at once
+                    lines = (line for line in whole.split(b"\n") if _STEP not in line)
+                    events += decode_events([row for line in lines if (row := decode_line(line))])
     except FileNotFoundError:
         pass
     return events

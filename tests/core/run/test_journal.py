@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import json
 
-from core.run.journal import Journal, read_state
+from core.run import journal as module
+from core.run.journal import Journal, cached_state, read_state, told_events
 from core.run.jsonl import JsonlTail, read_rows
 from planner.run_state import fold
 from tests.core.run.run_cases import events_of, make_run
@@ -80,3 +81,21 @@ def test_rows_beyond_the_resumed_step_are_kept_aside_and_shown_once(tmp_path):
     assert read_rows(run.metrics) == []
     assert len(read_rows(run.superseded_metrics)) == 7
     journal.close()
+
+
+def test_what_is_folded_already_is_told_without_its_steps(tmp_path, monkeypatch):
+    run = make_run(tmp_path)
+    journal = Journal(run)
+    journal.event("supervisor", **SUPERVISOR, attempt=1)
+    for step in range(200):
+        journal.event("progress", step=step)
+        if step % 50 == 7:
+            journal.event("warning", message=f'odd "type":"progress" after {step}')
+    journal.close()
+    state, end = cached_state(run)
+    assert state == journal.state
+    for piece_bytes in (1 << 20, 500, 61):
+        monkeypatch.setattr(module, "_PIECE_BYTES", piece_bytes)
+        told = told_events(run, end)
+        assert told == [event for event in events_of(run) if event.type != "progress"]
+    assert told_events(run, 0) == []
