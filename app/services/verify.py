@@ -38,8 +38,8 @@ REFERENCE_MODELS = (
     "Qwen/Qwen3-4B",
     "Qwen/Qwen3-8B",
     "mistralai/Mistral-7B-Instruct-v0.3",
-    "mistralai/Mistral-Nemo-Instruct-2407",
-    "HuggingFaceTB/SmolLM2-1.7B-Instruct",
+    "HuggingFaceTB/SmolLM3-3B",
+    "google/gemma-7b",
 )
 _BF16: Mapping[str, Any] = {"lora": {"rank": 64, "adapter_dtype": "bfloat16"}}
 _FP32: Mapping[str, Any] = {"lora": {"rank": 64, "adapter_dtype": "float32"}, "autocast": True}

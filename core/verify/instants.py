@@ -50,7 +50,9 @@ def watch(decoder: nn.Module, enter: Callable[[Phase], None]) -> None:
     for layer in layers[1:-1]:
         _on_gradient(layer, lambda: enter("middle_layers"))
     _on_gradient(layers[0], lambda: enter("backward_end"))
-    _on_gradient(decoder.get_input_embeddings(), lambda: enter("embedding_backward"))
+    embeddings = decoder.get_input_embeddings()
+    if embeddings.weight.requires_grad:
+        _on_gradient(embeddings, lambda: enter("embedding_backward"))
     if len(layers) > 1:
         _on_gradient(layers[-1], lambda: enter("layer_backward"))
         _on_gradient(layers[-1].self_attn, lambda: enter("attention_backward"))

@@ -1,0 +1,67 @@
+"""What is compared, and when it counts as off; the dry runs themselves are tested in tests/core/verify."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.services.verify import REFERENCE_METHODS, REFERENCE_MODELS, Difference, cases_of, compare, verify
+from planner.errors import ConfigError
+
+MIB = 1024**2
+GIB = 1024**3
+
+
+def difference(planned: int, dry_run: int) -> Difference:
+    return Difference(instant="layer_backward", planned_bytes=planned, dry_run_bytes=dry_run)
+
+
+def test_a_share_or_some_bytes_may_differ_whichever_is_larger() -> None:
+    assert not difference(GIB + 63 * MIB, GIB).is_off
+    assert difference(GIB + 65 * MIB, GIB).is_off
+    assert not difference(100 * GIB - GIB // 3, 100 * GIB).is_off
+    assert difference(100 * GIB - GIB, 100 * GIB).is_off
+    assert difference(2 * GIB, GIB).error == 1.0
+
+
+def test_without_names_ten_models_of_six_families_with_every_method() -> None:
+    cases = cases_of(())
+    assert len(cases) == len(REFERENCE_MODELS) * len(REFERENCE_METHODS) >= 40
+    assert {case.resolved.model.family for case in cases} == {"gemma", "llama", "mistral", "qwen2", "qwen3", "smollm3"}
+    configs = [case.resolved.config for case in cases]
+    assert {config.method for config in configs} == {"full", "lora"}
+    assert {config.optimization("gradient_checkpointing") is None for config in configs} == {True, False}
+    assert {config.optimization("fused_loss") is None for config in configs} == {True, False}
+    assert {config.autocast for config in configs} == {True, False}
+
+
+def test_a_preset_is_one_case_and_a_model_has_every_method() -> None:
+    (case,) = cases_of(["qwen2.5-7b-8k-1x24g"])
+    assert case.title == "qwen2.5-7b-8k-1x24g"
+    assert [case.title for case in cases_of(["qwen3-4b"])] == list(REFERENCE_METHODS)
+
+
+def test_what_cannot_be_verified_is_refused() -> None:
+    with pytest.raises(ConfigError, match="meant for 2 GPUs"):
+        cases_of(["qwen2.5-7b-16k-2x24g"])
+    with pytest.raises(ConfigError, match="not known here"):
+        cases_of(["no-such-model"])
+
+
+def test_only_tensors_are_compared_and_the_peak_is_of_both() -> None:
+    (case,) = cases_of(["qwen2.5-7b-8k-1x24g"])
+    verified = compare(case, {"load": 10, "layer_backward": 30, "forward_loss": 20})
+    assert [found.instant for found in verified.differences] == ["load", "forward_loss", "layer_backward"]
+    planned = {found.instant: found.planned_bytes for found in verified.differences}
+    assert planned["load"] == 2 * 7_615_616_512 + 2 * 161_480_704
+    assert verified.peak.dry_run_bytes == 30
+    assert verified.peak.planned_bytes == max(planned.values())
+    assert verified.off
+
+
+def test_the_process_answers_for_a_whole_model() -> None:
+    """The real thing, once: SmolLM2-135M at 8K, in a process that imports torch."""
+    (case,) = [case for case in cases_of(["smollm2-135m"]) if case.title == "bf16 LoRA, checkpointing, fused loss"]
+    (verified,) = verify((case,))
+    assert len(verified.differences) == 10
+    assert abs(verified.peak.error) <= 0.003
+    assert not verified.off
