@@ -34,7 +34,7 @@ from core.data.shapes import known_columns, known_shapes
 from core.data.sources import Source, open_source
 from core.data.store import TokenStore
 from core.data.tokenizer import RowTokenizer, fingerprint, tokenizer_folder
-from planner.errors import ConfigError, LongfitError
+from planner.errors import ConfigError, EnvironmentProblem, LongfitError
 from planner.types import DataConfig
 
 VERSION = 2  # raise it when the same input would give other tokens or another report
@@ -62,7 +62,7 @@ def prepare(request: Request, progress: Progress | None = None) -> Prepared:
 
     Raises:
         ConfigError: a source, shape or tokenizer that is not there; no row at all.
-        EnvironmentProblem: a format or a hub needs a package that is not installed.
+        EnvironmentProblem: a format or a hub needs a package that is not installed, or the cache cannot be written.
         DataRefused: rows that cannot be used, under on_bad_row "stop" or when none is left.
     """
     check_settings(request.data, request.max_length)
@@ -72,14 +72,14 @@ def prepare(request: Request, progress: Progress | None = None) -> Prepared:
     target = Path(request.cache_dir) / "data" / cache_key(request, [*train, *held_out], fingerprint(folder))
     was_there = (target / "report.json").is_file()
     if not was_there:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         try:
-            report = _write(request, train, held_out, RowTokenizer(folder), work, progress)
-            (work / "report.json").write_text(json.dumps(report, ensure_ascii=False), encoding="utf-8")
-            _publish(work, target)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
+            _fill(target, request, train, held_out, RowTokenizer(folder), progress)
+        except OSError as error:  # what is wrong with the data's own files is a bad row, not an error
+            raise EnvironmentProblem(
+                f"The prepared data cannot be written below {target.parent}.",
+                why=f"{error.strerror or error}; it takes about 6 bytes a token.",
+                fix="Free some space there, or set LONGFIT_CACHE to another folder.",
+            ) from error
     report = json.loads((target / "report.json").read_text(encoding="utf-8"))
     report["cached"] = was_there
     has_eval = (target / "eval").is_dir()
@@ -99,6 +99,25 @@ def cache_key(request: Request, sources: Sequence[Source], tokenizer: str) -> st
             digest.update(b"\0part\0" + part.name.encode("utf-8", "surrogateescape") + b"\0")
             part.identity(digest.update)
     return digest.hexdigest()
+
+
+def _fill(
+    target: Path,
+    request: Request,
+    train: Sequence[Source],
+    held_out: Sequence[Source],
+    tokenizer: RowTokenizer,
+    progress: Progress | None,
+) -> None:
+    """Leave stores and report at ``target``, all of them or nothing."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        report = _write(request, train, held_out, tokenizer, work, progress)
+        (work / "report.json").write_text(json.dumps(report, ensure_ascii=False), encoding="utf-8")
+        _publish(work, target)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def _write(

@@ -15,6 +15,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -138,7 +139,7 @@ def _find(name: str) -> tuple[list[Part], Counter[str]]:
 
 def _file_part(path: Path, name: str) -> Part:
     def identity(update: Callable[[bytes], None]) -> None:
-        with path.open("rb") as stream:
+        with suppress(OSError), path.open("rb") as stream:  # reading it will say what is wrong, as a bad row
             while block := stream.read(1 << 20):
                 update(block)
 

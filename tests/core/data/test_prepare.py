@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import asdict
@@ -17,7 +19,7 @@ from core.data.prepare import Prepared, Request, prepare
 from core.data.report import DataRefused
 from core.data.store import TokenStore
 from core.run.interpreter import child_environment
-from planner.errors import ConfigError
+from planner.errors import ConfigError, EnvironmentProblem
 from planner.types import DataConfig
 from tests.core.data.templates import DATA
 
@@ -161,6 +163,30 @@ def test_nothing_stays_behind_when_it_fails(run: Any, tmp_path: Path) -> None:
     with pytest.raises(DataRefused):
         run("k04_malformed.jsonl")
     assert list((tmp_path / "cache" / "data").iterdir()) == []
+
+
+def test_a_cache_that_cannot_be_written_is_told(
+    run: Any, tmp_path: Path, chatml_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("core.data.store.StoreWriter.add", full)
+        with pytest.raises(EnvironmentProblem, match="No space left on device; it takes about 6 bytes a token"):
+            run("k02_ga_tail_10.jsonl")
+    assert list((tmp_path / "cache" / "data").iterdir()) == []
+    (tmp_path / "file").write_text("")
+    data = DataConfig(train=(str(DATA / "k02_ga_tail_10.jsonl"),))
+    with pytest.raises(EnvironmentProblem, match="Not a directory"):
+        prepare(Request(data=data, model=str(chatml_folder), max_length=64, cache_dir=str(tmp_path / "file")))
+
+
+def test_a_file_that_cannot_be_opened_is_a_bad_row(run: Any, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s.jsonl"))
+        with pytest.raises(DataRefused, match=r"s\.jsonl:1: cannot be read"):
+            run(tmp_path / "s.jsonl")
 
 
 def test_the_evaluation_split_is_disjoint_and_a_leak_is_told(run: Any, chatml: Any) -> None:
