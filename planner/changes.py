@@ -19,7 +19,9 @@ def changes_between(registry: Registry, old: RunConfig, new: RunConfig) -> tuple
         if before.get(name) == after.get(name):
             continue
         changes.append((name, False if name not in after else preset_value(registry, after[name])))
-    changes += [(key, getattr(new, key)) for key in ("optim", "update") if getattr(old, key) != getattr(new, key)]
+    for key in ("optim", "update", "engine"):
+        if getattr(old, key) != getattr(new, key):
+            changes.append((key, getattr(new, key)))
     return tuple(changes)
 
 

@@ -65,31 +65,43 @@ def climb(problem: Problem) -> Ladder:
     """
     start = price(problem, plainest(problem), refuse=False)
     assert start is not None  # nothing is refused
-    runnable = [start, *_descend(problem, start, planned=False)]
-    planned = _descend(problem, runnable[-1], planned=True)
+    runnable = _way_down(problem, start)
+    engines = ("module",) if problem.config.engine == "module" else ("module", "layer")
+    planned = _descend(problem, runnable[-1], planned=True, engines=engines)
     others = (price(problem, config) for config in by_other_methods(problem, start.config))
     return Ladder(
         usable_bytes=problem.cluster.gpu.usable_bytes,
         rungs=tuple(_rungs(problem, [*runnable, *planned])),
-        by_other_methods=tuple(_rung(problem, _end(problem, other), ()) for other in others if other is not None),
+        by_other_methods=tuple(
+            _rung(problem, _way_down(problem, other)[-1], ()) for other in others if other is not None
+        ),
     )
 
 
 def lowest(problem: Problem) -> Candidate | None:
     """The least that can be run by the method at hand; None when a check refuses its plain form already."""
     start = price(problem, plainest(problem))
-    return None if start is None else _end(problem, start)
+    return None if start is None else _way_down(problem, start)[-1]
 
 
-def _end(problem: Problem, start: Candidate) -> Candidate:
-    return [start, *_descend(problem, start, planned=False)][-1]
+def _way_down(problem: Problem, start: Candidate) -> list[Candidate]:
+    """By the engines that the config at hand may use: the layer engine spreads no row, so that the modules alone may
+    end lower."""
+    by_modules = [start, *_descend(problem, start, planned=False, engines=("module",))]
+    if problem.config.engine == "module":
+        return by_modules
+    by_either = [start, *_descend(problem, start, planned=False)]
+    return min((by_either, by_modules), key=lambda way: way[-1].sizes.used)
 
 
-def _descend(problem: Problem, start: Candidate, *, planned: bool) -> Iterator[Candidate]:
+def _descend(
+    problem: Problem, start: Candidate, *, planned: bool, engines: tuple[str, ...] = ("module", "layer")
+) -> Iterator[Candidate]:  # fmt: skip
     """Each time the neighbour that uses least; of several the fastest. Ends where none uses less."""
     at = start
     while True:
-        lower = _lower(problem, at, neighbours(problem, at.config, planned=planned))
+        near = (config for config in neighbours(problem, at.config, planned=planned) if config.engine in engines)
+        lower = _lower(problem, at, near)
         lower = lower or _lower(problem, at, _two_away(problem, at.config, planned=planned))
         if not lower:
             return

@@ -11,6 +11,7 @@ from typing import Any
 
 from planner.account import PlainPath, plain_path
 from planner.calibration import Experience
+from planner.layer_policy import CARRIED_OUT, layer_engine_obstacle
 from planner.optimization import Optimization, PlanContext, RankShape, Registry, instantiate, knob_defaults
 from planner.parallel import check_ring_model, legal_ulysses_degrees
 from planner.types import ClusterSpec, Environment, ModelSpec, Optim, OptimizationSetting, ParallelDegrees, RunConfig
@@ -46,9 +47,12 @@ class Problem:
         return self._built[setting]
 
     def is_runnable(self, config: RunConfig) -> bool:
-        """Whether every entry has its trainer's half; `update: layer` has none yet (planner/checks.py)."""
-        available = all(self.registry[setting.name].available for setting in config.optimizations)
-        return available and config.update == "step"
+        """Whether every part of it has its trainer's half; `update: layer` has none yet (planner/checks.py)."""
+        return config.update == "step" and all(self.can_run(setting.name, config) for setting in config.optimizations)
+
+    def can_run(self, name: str, config: RunConfig) -> bool:
+        """The layer engine carries out some entries itself."""
+        return self.registry[name].available or (config.engine == "layer" and name in CARRIED_OUT)
 
     def plain(self, ctx: PlanContext) -> PlainPath:
         """Candidates differ in shape and optimizer only, as far as the plain path is concerned."""
@@ -101,7 +105,9 @@ def plainest(problem: Problem) -> RunConfig:
     ]
     degrees = ParallelDegrees(data=problem.cluster.num_gpus)
     optim = OPTIMS[0] if config.method == "full" else config.optim
-    return replace(config, parallel=degrees, optim=optim, update="step", optimizations=_in_order(registry, kept))
+    return replace(
+        config, parallel=degrees, optim=optim, update="step", engine="module", optimizations=_in_order(registry, kept)
+    )
 
 
 def by_other_methods(problem: Problem, config: RunConfig) -> Iterator[RunConfig]:
@@ -115,14 +121,22 @@ def by_other_methods(problem: Problem, config: RunConfig) -> Iterator[RunConfig]
 
 
 def neighbours(problem: Problem, config: RunConfig, *, planned: bool) -> Iterator[RunConfig]:
-    """What is one decision away: an entry switched on or with other knobs, other degrees, another optimizer.
+    """What is one decision away: an entry switched on or with other knobs, other degrees, engine or optimizer.
 
-    ``planned``: entries that cannot be run yet are taken too.
+    ``planned``: entries that cannot be run yet are taken too. What the layer engine cannot do falls to the modules.
     """
+    for found in _one_away(problem, config, planned):
+        by_modules = found.engine == "layer" and layer_engine_obstacle(found, problem.model) is not None
+        choice = replace(found, engine="module") if by_modules else found
+        if planned or problem.is_runnable(choice):
+            yield choice
+
+
+def _one_away(problem: Problem, config: RunConfig, planned: bool) -> Iterator[RunConfig]:
     registry = problem.registry
     enabled = {setting.name: setting for setting in config.optimizations}
     for name, entry in registry.items():
-        if name in (*ADAPTERS, *SPREAD) or not (entry.available or planned):
+        if name in (*ADAPTERS, *SPREAD) or not (planned or problem.can_run(name, config)):
             continue
         if name == "fake_parallel":
             options = [groups[0] for groups in _head_groups(problem, config.parallel) if groups]
@@ -142,6 +156,8 @@ def neighbours(problem: Problem, config: RunConfig, *, planned: bool) -> Iterato
             kept = [setting for setting in config.optimizations if setting.name not in SPREAD]
             settings = _in_order(registry, [*kept, *_spread(registry, degrees)])
             yield replace(config, parallel=degrees, optimizations=settings)
+    if config.engine != "layer" and layer_engine_obstacle(config, problem.model) is None:
+        yield replace(config, engine="layer")
     if config.method == "full":
         yield from (replace(config, optim=optim) for optim in (*OPTIMS, *SMALLER_OPTIMS) if optim != config.optim)
         if planned and config.update != "layer":

@@ -65,7 +65,8 @@ def whole_words(rung: Rung) -> str:
     if config.method == "full":
         names = f"full fine-tuning + {names}" if config.optimizations else "full fine-tuning"
     optim = f", optim: {config.optim}" if config.method == "full" and config.optim != "adamw_torch" else ""
-    return names + optim + (f", update: {config.update}" if config.update != "step" else "")
+    engine = f", engine: {config.engine}" if config.engine != "module" else ""
+    return names + optim + (f", update: {config.update}" if config.update != "step" else "") + engine
 
 
 def step_words(before: Rung, after: Rung) -> str:
@@ -76,7 +77,7 @@ def step_words(before: Rung, after: Rung) -> str:
         f"+ {_full_words(setting.name, before.config, after.config, changes)}" for setting in new if setting not in old
     ]
     words += [f"- {setting_words(setting)}" for setting in old if setting.name not in names]
-    words += [f"{key}: {value}" for key, value in after.changes if key in ("optim", "update")]
+    words += [f"{key}: {value}" for key, value in after.changes if key in ("optim", "update", "engine")]
     return ", ".join(words)
 
 

@@ -11,6 +11,7 @@ import pytest
 from core.optimizations import REGISTRY
 from planner.effects import Effect, Scale
 from planner.ladder import Ladder, climb
+from planner.layer_policy import layer_engine_obstacle
 from planner.optimization import PlanContext, RankShape, setting_of
 from planner.plan import make_plan
 from planner.price import price
@@ -59,12 +60,14 @@ def problem_of(
 
 
 def lowest_of_all(problem: Problem) -> int:
-    """The search keeps the optimizer's numbers and the loss's chunks, the ladder does not: each of these has a space of
-    its own."""
+    """The search keeps optimizer, engine and the loss's chunks, the ladder does not: each has a space of its own."""
     config = problem.config
     fine = setting_of(REGISTRY["fused_loss"](chunk_tokens=256))
     config = replace(config, optimizations=(*config.optimizations, fine))
     configs = [config]
+    if config.engine == "layer" and layer_engine_obstacle(config, problem.model) is None:
+        tiled = setting_of(REGISTRY["tiled_mlp"](tiles=32))
+        configs += [replace(config, engine="module"), replace(config, optimizations=(*config.optimizations, tiled))]
     if config.method == "full":
         galore = setting_of(REGISTRY["galore"]())
         configs = [replace(config, optim=optim) for optim in (*OPTIMS, *SMALLER_OPTIMS)]
@@ -81,10 +84,11 @@ def lowest_of_all(problem: Problem) -> int:
         problem_of({"lora": {"rank": 64}}, autocast=True),
         problem_of({"qlora": {"rank": 64}}, max_length=32768),
         problem_of({}, "H200"),
+        problem_of(LORA, engine="layer"),
         problem_of({"lora": {"rank": 8}}, "A100-40G", 2, max_length=32768),
         problem_of({}, "H100-80G", 4, max_length=16384),
     ],
-    ids=["lora", "lora fp32", "qlora 32K", "full", "two GPUs", "full on four"],
+    ids=["lora", "lora fp32", "qlora 32K", "full", "layer engine", "two GPUs", "full on four"],
 )
 def test_it_ends_at_the_least_of_the_whole_space(problem: Problem) -> None:
     assert climb(problem).minimum.used_bytes == lowest_of_all(problem)
