@@ -27,6 +27,8 @@ def sizing_text(resolved: Resolved, sizing: Sizing, *, goal: str, width: int = 9
         lines += ["", f"{goal} first; of each GPU the fewest that fit."]
     else:
         lines.append("None of them suffices.")
+        if config.method != "qlora":
+            lines.append("QLoRA keeps the base in 4 bits: --method qlora")
     if sizing.without_price:
         names = ", ".join(hardware_words(sized) for sized in sizing.without_price)
         lines += textwrap.wrap(f"Fits too, and is left out because it has no price: {names}.", width)

@@ -60,6 +60,14 @@ def test_how_many_of_one_type(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer["rejected"][0]["missing_bytes"] > 0
 
 
+def test_where_nothing_suffices_a_smaller_method_is_named(capsys: pytest.CaptureFixture[str], few_gpus: None) -> None:
+    assert main(["fit", "Qwen/Qwen2.5-72B-Instruct", "--length", "8192"]) == 3
+    out = capsys.readouterr().out
+    assert "None of them suffices." in out
+    assert "--method qlora" in out
+    assert "GiB are missing" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
