@@ -118,6 +118,12 @@ def _find(name: str) -> tuple[list[Part], Counter[str]]:
             raise ConfigError(f"The folder {name} holds nothing that can be read.", why=f"It holds {holds}.")
         return [_file_part(file, str(Path(name) / file.relative_to(path))) for file in known], others
     if path.exists():
+        if not path.is_file():
+            raise ConfigError(
+                f"{name} is no file but a pipe, a socket or a device.",
+                why="Data is read more than once: to recognise it again, to count it and to tokenise it.",
+                fix="Save it to a file first.",
+            )
         return [_file_part(path, name)], Counter()
     remote = hub_set(name)
     if remote is not None:  # before globs: hf::org/name[split] is none

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import socket
 import subprocess
 import sys
 from dataclasses import asdict
@@ -182,11 +181,18 @@ def test_a_cache_that_cannot_be_written_is_told(
         prepare(Request(data=data, model=str(chatml_folder), max_length=64, cache_dir=str(tmp_path / "file")))
 
 
-def test_a_file_that_cannot_be_opened_is_a_bad_row(run: Any, tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "s.jsonl"))
-        with pytest.raises(DataRefused, match=r"s\.jsonl:1: cannot be read"):
-            run(tmp_path / "s.jsonl")
+def test_a_file_that_cannot_be_opened_is_a_bad_row(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, opened = tmp_path / "secret.jsonl", Path.open
+    path.write_text('{"text": "a"}\n')
+
+    def refuse(self: Path, *rest: Any, **more: Any) -> Any:
+        if self == path:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(self, *rest, **more)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(DataRefused, match=r"secret\.jsonl:1: cannot be read: Permission denied"):
+        run(path)
 
 
 def test_the_evaluation_split_is_disjoint_and_a_leak_is_told(run: Any, chatml: Any) -> None:

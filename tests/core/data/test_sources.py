@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,12 @@ def test_more_than_there_is_repeats_whole_copies(folder: Path) -> None:
 def test_an_existing_file_wins_over_the_sampling_reading(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl#2").write_text("whole")
     assert open_source(str(tmp_path / "a.jsonl#2")).amount is None
+
+
+def test_a_pipe_is_refused_before_anybody_waits_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(ConfigError, match=r"no file but a pipe, .* Save it to a file first"):
+        open_source(f"{tmp_path}/pipe.jsonl#5")
 
 
 def test_asking_for_no_rows_is_an_error(folder: Path) -> None:
