@@ -95,14 +95,15 @@ def why_not(
     if capability in AMD_CAPABILITIES and name not in ("flash2", "torch"):
         return f"{title} runs on NVIDIA GPUs, this is an AMD {AMD_CAPABILITIES[capability]}"
     at_least, below = {
-        "flash2": ((8, 0), None), "flash3": ((8, 0), (10, 0)), "flash4": ((9, 0), None),
+        # made for Hopper; on Ada a build may work and the probe decides, on Ampere FlashAttention-2 is the faster one
+        "flash2": ((8, 0), None), "flash3": ((8, 9), (10, 0)), "flash4": ((9, 0), None),
         "cudnn": ((8, 0), None), "torch": ((8, 0), None),
     }[name]  # fmt: skip
     here = f"this GPU has {capability[0]}.{capability[1]}"
     if capability < at_least:
         return f"{title} needs compute capability {at_least[0]}.{at_least[1]}, {here}"
     if below is not None and capability >= below:
-        return f"{title} is built for compute capabilities 8.0 to 9.0, {here}"
+        return f"{title} is built for compute capabilities 8.9 and 9.0, {here}"
     if dtype not in ("bfloat16", "float16"):
         return f"{title} takes bfloat16 and float16 only, dtype is {dtype}"
     if head_dim % 8 or head_dim > 256:

@@ -41,7 +41,8 @@ def host_needed_bytes(result: Account, used_bytes: int) -> int:
     processes = _processes(result)
     if result.ctx.cluster.gpu.kind == "cpu":
         return processes * used_bytes
-    return processes * (PROCESS_BYTES + _streamed_bytes(result) + _pinned_bytes(result) + _paged_bytes(result))
+    in_each = PROCESS_BYTES + _streamed_bytes(result) + _pinned_bytes(result) + _paged_bytes(result)
+    return processes * in_each + _saved_copy_bytes(result)
 
 
 def host_store(result: Account, used_bytes: int) -> Store:
@@ -67,6 +68,9 @@ def host_store(result: Account, used_bytes: int) -> Store:
     if paged:
         text = f"{times} {paged}: optimizer states that have left the GPU"
         terms.append(_term("pageable.optimizer", "optimizer", processes * paged, text, "modelled"))
+    copied = _saved_copy_bytes(result)
+    text = f"{copied}: the larger of weights and optimizer states of a checkpoint, copied over as it is written"
+    terms.append(_term("pageable.checkpoint", "optimizer", copied, text, "modelled", frozenset({"save"})))
     checkpoint = DTYPE_BYTES[ctx.model.checkpoint_dtype] * ctx.model.num_parameters
     room = max(0, ctx.cluster.host_bytes_per_node - sum(term.bytes for term in terms))
     terms.append(
@@ -81,12 +85,17 @@ def host_store(result: Account, used_bytes: int) -> Store:
 
 def checkpoint_bytes(result: Account) -> int:
     """One checkpoint: what is trained, and its optimizer states."""
+    return sum(_checkpoint_files(result))
+
+
+def _checkpoint_files(result: Account) -> tuple[int, int]:
+    """What is trained, and its optimizer states: whole, also where ranks have shards."""
     ctx, specs = result.ctx, result.combined.specs
     shards = ctx.config.parallel.world if ctx.config.optimization("fsdp") else 1
-    kept = sum(spec.bytes for spec in specs if spec.key.startswith("optimizer.") or spec.key == "weights.adapters")
+    trained = shards * sum(spec.bytes for spec in specs if spec.key == "weights.adapters")
     if ctx.config.method == "full":
-        return shards * kept + DTYPE_BYTES[ctx.config.dtype] * ctx.model.num_parameters
-    return shards * kept
+        trained = DTYPE_BYTES[ctx.config.dtype] * ctx.model.num_parameters
+    return trained, shards * sum(spec.bytes for spec in specs if spec.key.startswith("optimizer."))
 
 
 def disk_bytes(result: Account) -> int:
@@ -118,6 +127,11 @@ def _processes(result: Account) -> int:
 def _streamed_bytes(result: Account) -> int:
     """Weights that wait for their layer's turn, of one process."""
     return streamed_host_bytes(result.ctx.config, result.ctx.model)
+
+
+def _saved_copy_bytes(result: Account) -> int:
+    """safetensors copies every tensor of a file over before it writes the first (core/train/saved_state.py)."""
+    return max(_checkpoint_files(result))
 
 
 def _pinned_bytes(result: Account) -> int:

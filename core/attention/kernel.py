@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from planner.attention_kernels import KernelName
+from planner.parts.reference_attention import QUERY_BLOCK
 
 INT32_ELEMENTS = 2**31 - 1  # what a kernel with 32-bit indices reaches
-_QUERY_BLOCK = 1024  # rows of the score matrix that the reference kernel holds at a time
 
 
 class AttentionKernel(Protocol):
@@ -108,6 +108,7 @@ class ReferenceKernel:
             scores = _scores(q_KGLD, k_K1LD, rows, causal, scale)
             lse_KGL[:, :, rows] = scores.logsumexp(-1)
             out_KGLD[:, :, rows] = scores.sub_(lse_KGL[:, :, rows, None]).exp_() @ v_K1LD
+            del scores  # before the next block's are made
         return out_KGLD.to(q.dtype).flatten(0, 1)[None], lse_KGL.flatten(0, 1)[None]
 
     def backward(
@@ -127,6 +128,7 @@ class ReferenceKernel:
             dscores.sub_((dout_rows * out_KGLD[:, :, rows]).sum(-1, keepdim=True)).mul_(weights).mul_(scale)
             dq_KGLD[:, :, rows] = dscores @ k_K1LD
             dk_KLD += (dscores.transpose(-1, -2) @ q_KGLD[:, :, rows]).sum(1)
+            del weights, dscores
         return dq_KGLD.to(q.dtype).flatten(0, 1)[None], dk_KLD.to(k.dtype)[None], dv_KLD.to(v.dtype)[None]
 
 
@@ -145,7 +147,7 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def _query_blocks(num_rows: int) -> list[slice]:
-    return [slice(start, min(start + _QUERY_BLOCK, num_rows)) for start in range(0, num_rows, _QUERY_BLOCK)]
+    return [slice(start, min(start + QUERY_BLOCK, num_rows)) for start in range(0, num_rows, QUERY_BLOCK)]
 
 
 def _scores(q_KGLD: Tensor, k_K1LD: Tensor, rows: slice, causal: bool, scale: float) -> Tensor:

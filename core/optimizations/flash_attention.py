@@ -13,6 +13,7 @@ from core.optimizations.evidence import Evidence, NotActive
 from planner.attention_kernels import BY_NUMBER, TITLES, VERSIONS, Candidates, candidates, hopper_speed_up
 from planner.effects import Effect, Scale
 from planner.optimization import PlanContext, RankShape, knob
+from planner.parts.reference_attention import reference_attention_effect
 from planner.types import Issue
 
 if TYPE_CHECKING:
@@ -70,10 +71,12 @@ class FlashAttention:
 
     def effect(self, ctx: PlanContext) -> Effect:
         """The catalog's rate of a Hopper card is that of torch's flash kernel."""
-        capability = ctx.cluster.gpu.compute_capability
+        capability, found = ctx.cluster.gpu.compute_capability, self._candidates(ctx)
+        if found.names == ("reference",) and ctx.config.engine == "module":
+            return reference_attention_effect(ctx)
         if capability is None or not (9, 0) <= capability < (10, 0):
             return Effect()
-        catalog, best = hopper_speed_up(self._candidates(ctx))
+        catalog, best = hopper_speed_up(found)
         if best == catalog:
             return Effect()
         text = f"{best} TFLOP/s instead of {catalog}, measured on one H200"

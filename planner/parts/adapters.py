@@ -87,7 +87,7 @@ def adapter_effect(ctx: PlanContext, *, rank: int, targets: str, dropout: float,
             ),
             *trained_terms(ctx, "adapters", trained),
             *_saved_by_adapters(ctx, s, names, rank, dropout, element),
-            *_transients_of_adapters(ctx, s, names, element),
+            *_transients_of_adapters(ctx, s, names, element, dropout),
         ),
         drop=(
             Drop(key="layer_forward.last", formula="replaced by what the adapters hold"),
@@ -172,7 +172,9 @@ def _saved_by_adapters(
     return terms
 
 
-def _transients_of_adapters(ctx: PlanContext, s: Sizes, names: tuple[str, ...], element: int) -> list[TermSpec]:
+def _transients_of_adapters(
+    ctx: PlanContext, s: Sizes, names: tuple[str, ...], element: int, dropout: float
+) -> list[TermSpec]:
     """What ``base(x) + B(A(x)) * scaling`` holds for a moment in the MLP, in place of the plain path's transients.
 
     Bytes a token, counted from peft's forward: in 16 bit with fp32 adapters the widest moment of a forward is that of
@@ -186,7 +188,7 @@ def _transients_of_adapters(ctx: PlanContext, s: Sizes, names: tuple[str, ...], 
     fuses = liger.as_dict() if liger is not None else {"rms_norm": False, "swiglu": False}
     path = MlpPath(
         adapted=names, casts=casts, autocast=ctx.config.autocast, fuses_swiglu=fuses["swiglu"],
-        fuses_norm=fuses["rms_norm"],
+        fuses_norm=fuses["rms_norm"], drops=dropout > 0,
     )  # fmt: skip
     own = without_adapters(s, fuses_swiglu=path.fuses_swiglu)
     last_norm = (2 * c if path.fuses_norm else 16 if s.is_half else 8) * d

@@ -24,6 +24,7 @@ class MlpPath:
     autocast: bool
     fuses_swiglu: bool  # gate and up are saved, silu(gate) is not, gradients are written over them
     fuses_norm: bool  # the norm saves its input as it is, no fp32 copy
+    drops: bool = False  # dropout on the adapters' input
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +92,8 @@ def _recompute(s: Sizes, path: MlpPath) -> list[Moment]:
     product = c * f  # down's input
     if adapts_down and path.casts:
         product += (4 + (2 if path.autocast else 0)) * f
+    if adapts_down and path.drops:
+        product += ((4 if path.casts else c) + 1) * f  # what is left of it, and the mask
     output = c * d if adapts_down else 0  # of the base
     moments.append(Moment(bytes=product + waits + output, what="down recomputed: its input and that input's casts"))
     return moments

@@ -42,6 +42,11 @@ def nf4_effect(ctx: PlanContext, *, double_quant: bool, adapters: Effect) -> Eff
                 formula=f"{s.c} * {rest}: embeddings, head, norms, biases", basis="exact",
             ),
             TermSpec(
+                key="load.quantised", part="weights", instants=frozenset({"load"}), bytes=s.c * largest,
+                formula=f"{s.c} * {largest}: the largest linear in 16 bit, while it is quantised",
+                source="core/model/nf4.py",
+            ),
+            TermSpec(
                 key="layer_backward.dequantised", part="weights",
                 instants=frozenset(
                     {"layer_forward", "layer_backward", "attention_backward", "backward_end", "evaluation_forward"}

@@ -40,9 +40,11 @@ from planner.types import RunConfig
 CPU = torch.device("cpu")
 
 
-def step_peaks(model_config: dict[str, Any], config: RunConfig, *, as_cuda: bool) -> dict[str, int]:
+def step_peaks(
+    model_config: dict[str, Any], config: RunConfig, *, as_cuda: bool, kernel: AttentionKernel | None = None
+) -> dict[str, int]:
     """Highest bytes above static in forward, backward, optimizer step and evaluation of the second step."""
-    setup = build(model_config, config, FlashAllocations() if as_cuda else CpuFlashKernel())
+    setup = build(model_config, config, kernel or (FlashAllocations() if as_cuda else CpuFlashKernel()))
     tokens = config.max_length
     ids = torch.randint(0, model_config["vocab_size"], (tokens,))
     row = Row(

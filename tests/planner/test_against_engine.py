@@ -8,7 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+from core.attention.kernel import ReferenceKernel
 from planner.model_spec import model_spec_from_config
 from planner.types import Instant
 from tests.planner.engine_bytes import step_peaks
@@ -123,6 +126,36 @@ def test_adapters_on_some_linears(method: str, targets: str) -> None:
     values: dict[str, Any] = {
         "optimizations": {"lora": lora, **POLICIES["both"]}, "autocast": autocast, "max_length": TOKENS,
     }  # fmt: skip
+    measured = step_peaks(SHAPES["qwen2"], run_config(**values), as_cuda=True)
+    planned = planned_peaks("qwen2", True, **values)
+    assert planned["backward"] == pytest.approx(measured["backward"], rel=0.03)
+
+
+@pytest.mark.parametrize(("dtype", "groups"), [("float16", 1), ("float32", 2)])
+def test_a_gpu_without_a_fused_attention_kernel(dtype: str, groups: int) -> None:
+    """Long rows of a narrow model: scores of 1,024 query rows are the fullest moment."""
+    shape = {**SHAPES["llama"], "hidden_size": 96, "intermediate_size": 96, "num_attention_heads": 6}
+    chosen: dict[str, Any] = {
+        **METHODS["fp32 adapters"][0], **POLICIES["both"], **({"fake_parallel": {"groups": 2}} if groups == 2 else {})
+    }  # fmt: skip
+    values: dict[str, Any] = {"optimizations": chosen, "dtype": dtype, "max_length": 1536}
+    measured = step_peaks(shape, run_config(**values), as_cuda=True, kernel=ReferenceKernel())
+    model, card = model_spec_from_config("narrow", shape), cluster_of("T4")
+    combined = account_of(model=model, cluster=card, **values).combined
+    static = sum(s.bytes for s in combined.specs if s.key.startswith(("weights", "optimizer")) or s.part == "runtime")
+    at_attention = combined.bytes_by_instant()["attention_backward"] - static
+    assert at_attention == max(combined.bytes_by_instant()[i] - static for i in PHASES["backward"])
+    assert at_attention == pytest.approx(measured["backward"], rel=0.06)
+
+
+@pytest.mark.parametrize("policy", ["nothing", "both"])
+@pytest.mark.parametrize("method", ["16-bit adapters", "fp32 adapters, autocast", "fp32 adapters"])
+def test_dropout_keeps_masks_and_dropped_copies(method: str, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # on a GPU the mask is one byte an element; on a CPU torch multiplies by a mask of the input's dtype
+    monkeypatch.setattr(nn.Dropout, "forward", lambda self, x: torch.native_dropout(x, self.p, self.training)[0])
+    optimizations, autocast = METHODS[method]
+    chosen = {"lora": {**optimizations["lora"], "dropout": 0.1}, **POLICIES[policy]}
+    values: dict[str, Any] = {"optimizations": chosen, "autocast": autocast, "max_length": TOKENS}
     measured = step_peaks(SHAPES["qwen2"], run_config(**values), as_cuda=True)
     planned = planned_peaks("qwen2", True, **values)
     assert planned["backward"] == pytest.approx(measured["backward"], rel=0.03)

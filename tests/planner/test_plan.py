@@ -135,7 +135,15 @@ def test_the_pages_of_a_checkpoint_are_one_copy_for_all_processes_of_a_node() ->
         plan_of(parallel=ParallelDegrees(data=count), cluster=cluster_of(count=count)).host_bytes for count in (1, 8)
     )
     assert eight - one == 7 * PROCESS_BYTES
-    assert one == 2 * QWEN_7B.num_parameters + PROCESS_BYTES
+    states = 2 * 4 * 161_480_704  # of the adapters, copied over while they are written
+    assert one == 2 * QWEN_7B.num_parameters + PROCESS_BYTES + states
+
+
+def test_a_full_checkpoint_passes_through_host_memory() -> None:
+    plan = plan_of({"gradient_checkpointing": {}})
+    copied = next(term for term in plan.host_terms if term.key == "pageable.checkpoint")
+    assert copied.bytes == 2 * 2 * QWEN_7B.num_parameters  # the states, more than the weights
+    assert copied.instants == {"save"}
 
 
 def test_pages_of_a_checkpoint_are_no_wall() -> None:

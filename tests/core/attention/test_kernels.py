@@ -82,7 +82,7 @@ def test_slices_and_other_memory_layouts_give_the_same(kernel):
 
 def test_backward_with_the_rows_statistics_gives_each_blocks_share(monkeypatch):
     """The sum over key blocks of gradients taken with the global out and lse is the gradient over all keys."""
-    monkeypatch.setattr(kernel_module, "_QUERY_BLOCK", 7)
+    monkeypatch.setattr(kernel_module, "QUERY_BLOCK", 7)
     (q, k, v, dout), _ = inputs(SHAPES["more keys"])
     for kernel in KERNELS:
         out, lse, dq, dk, dv = by_kernel(kernel, q, k, v, dout, False)
