@@ -13,7 +13,7 @@ from planner.errors import LongfitError
 # verb -> (module, help). Help stands here so that `longfit --help` imports no verb.
 VERBS: dict[str, tuple[str, str]] = {
     "plan": ("app.cli.plan", "what each GPU will hold, whether it fits, how fast, and what would be better"),
-    "fit": ("app.cli.fit", "the longest length or largest batch that fits"),
+    "fit": ("app.cli.fit", "the longest length, the largest batch, how many GPUs or which GPU"),
     "rehearse": ("app.cli.rehearse", "prove a plan on this machine: true shapes, random weights, no download"),
     "verify": ("app.cli.verify", "the planner against the installed transformers and peft, by dry runs; no GPU"),
     "data": ("app.cli.data", "what becomes of each row of a data set"),
