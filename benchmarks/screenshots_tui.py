@@ -64,12 +64,24 @@ async def picture_run(run_dir: Path, path: Path, *, size: tuple[int, int], from_
         return save_picture(app, path)
 
 
+async def picture_runs(run_dir: Path, path: Path, *, size: tuple[int, int]) -> Path:
+    """The Runs screen with that run on the list."""
+    app = LongfitApp(run_dir=run_dir)
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("3")
+        await pilot.pause(0.5)
+        await app.workers.wait_for_complete()
+        await pilot.pause(0.3)
+        return save_picture(app, path)
+
+
 async def take_all(run_dir: Path, preset: Preset, folder: Path, *, from_step: int) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, size in SIZES.items():
         written.append(await picture_plan(preset, folder / f"tui-plan-{name}", size=size))
         written.append(await picture_run(run_dir, folder / f"tui-run-{name}", size=size, from_step=from_step))
+        written.append(await picture_runs(run_dir, folder / f"tui-runs-{name}", size=size))
     return written
 
 

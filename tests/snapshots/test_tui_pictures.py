@@ -18,14 +18,18 @@ def svg_words(path) -> str:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_pictures_of_plan_and_run(tmp_path, monkeypatch, size):
+async def test_pictures_of_plan_run_and_runs(tmp_path, monkeypatch, size):
     monkeypatch.setattr(screenshots_tui.shutil, "which", lambda name: None)  # SVG, whose text can be read
     preset = load_preset("qwen2.5-7b-8k-1x24g")
     plan = await screenshots_tui.picture_plan(preset, tmp_path / "plan", size=size)
-    run = await screenshots_tui.picture_run(make_run(tmp_path), tmp_path / "run", size=size, from_step=1)
+    monkeypatch.setenv("LONGFIT_RUNS", str(tmp_path))
+    run_dir = make_run(tmp_path)
+    run = await screenshots_tui.picture_run(run_dir, tmp_path / "run", size=size, from_step=1)
+    runs = await screenshots_tui.picture_runs(run_dir, tmp_path / "runs", size=size)
     for path, facts in (
         (plan, ("pinned", "OVER", "weights", "longest that fits", "--set max_length=16384", "? help")),
         (run, ("RUNNING", "step 40 of 100", "Memory against plan", "95 % of plan", "step 40 loss", "? help")),
+        (runs, ("RUNNING", "40/100", "101 %", "P keep as preset")),
     ):
         text = svg_words(path)
         for fact in facts:
