@@ -6,12 +6,14 @@ import locale
 import os
 import sys
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from rich.text import Text
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.markup import escape
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
@@ -21,6 +23,7 @@ from app.tui.services import Services
 from app.tui.themes import DEFAULT_THEME, THEMES
 from app.tui.widgets.plain import visible_lines
 from app.views.text import legend_text
+from planner.errors import LongfitError
 from planner.types import Preset
 
 if TYPE_CHECKING:
@@ -166,8 +169,19 @@ class LongfitApp(App[None]):
         for binding in _bindings(screen):
             name = binding.tooltip or binding.description
             yield SystemCommand(name, f"key {self.get_key_display(binding)}", _runner(self, screen, binding.action))
+        for preset in self._known_presets():
+            # the palette reads its lines as markup
+            title, words = (escape(visible_lines(text)) for text in (f"plan {preset.name}", preset.description))
+            yield SystemCommand(title, words or "preset", partial(self.open_preset, preset))
         for theme in THEMES:
             yield SystemCommand(f"theme {theme.name}", "colours", lambda name=theme.name: setattr(self, "theme", name))
+
+    def _known_presets(self) -> tuple[Preset, ...]:
+        """None while one of them cannot be read: the Presets screen says which."""
+        try:
+            return self.services.presets()
+        except LongfitError:
+            return ()
 
 
 def _runner(app: App[Any], screen: Screen[Any], action: str) -> Any:
