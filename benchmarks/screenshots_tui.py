@@ -75,11 +75,37 @@ async def picture_runs(run_dir: Path, path: Path, *, size: tuple[int, int]) -> P
         return save_picture(app, path)
 
 
+async def picture_presets(preset: Preset, path: Path, *, size: tuple[int, int]) -> Path:
+    """The Presets screen, every verdict there."""
+    app = LongfitApp(preset=preset)
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("4")
+        await pilot.pause(0.5)
+        await app.workers.wait_for_complete()
+        await pilot.pause(0.3)
+        return save_picture(app, path)
+
+
+async def picture_data(preset: Preset, path: Path, *, size: tuple[int, int]) -> Path:
+    """The Data screen with the report of the preset's data."""
+    app = LongfitApp(preset=preset)
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("5")
+        await pilot.pause(0.5)
+        await pilot.press("r")
+        while app.screen.is_reading:  # type: ignore[attr-defined]
+            await pilot.pause(0.2)
+        await pilot.pause(0.3)
+        return save_picture(app, path)
+
+
 async def take_all(run_dir: Path, preset: Preset, folder: Path, *, from_step: int) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, size in SIZES.items():
         written.append(await picture_plan(preset, folder / f"tui-plan-{name}", size=size))
+        written.append(await picture_presets(preset, folder / f"tui-presets-{name}", size=size))
+        written.append(await picture_data(load_preset("demo-smollm2"), folder / f"tui-data-{name}", size=size))
         written.append(await picture_run(run_dir, folder / f"tui-run-{name}", size=size, from_step=from_step))
         written.append(await picture_runs(run_dir, folder / f"tui-runs-{name}", size=size))
     return written

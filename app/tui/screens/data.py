@@ -61,7 +61,7 @@ class DataScreen(Screen[None]):
     def __init__(self, services: Services) -> None:
         super().__init__()
         self.services = services
-        self._is_reading = False
+        self.is_reading = False
         self._report: Mapping[str, Any] | None = None
         self._asked = ""  # what the report is about
 
@@ -90,7 +90,7 @@ class DataScreen(Screen[None]):
     def on_screen_resume(self) -> None:
         draft = self.draft
         self.query_one(TopBar).show(draft.preset.name)
-        if self._is_reading or (self._asked and self._asked == asked_of(draft)):
+        if self.is_reading or (self._asked and self._asked == asked_of(draft)):
             return
         old = "The report below is of earlier settings. " if self._asked else ""
         self._say(f"{old}r reads {asked_words(draft)}")
@@ -103,7 +103,7 @@ class DataScreen(Screen[None]):
     # --- reading -------------------------------------------------------------------------------------------------
 
     def action_read(self) -> None:
-        if self._is_reading:
+        if self.is_reading:
             return
         draft = self.draft
         try:
@@ -111,7 +111,7 @@ class DataScreen(Screen[None]):
         except LongfitError as error:
             self._say(str(error), role="-error")
             return
-        self._is_reading = True
+        self.is_reading = True
         self._say(f"reading {asked_words(draft)}")
         # a daemon: a worker of Textual's would be waited for when the app is left, and a large set takes minutes
         threading.Thread(target=self._read, args=(resolved, asked_of(draft)), daemon=True).start()
@@ -129,11 +129,11 @@ class DataScreen(Screen[None]):
             self.post_message(Reported(asked, None, str(error)))
 
     def on_progressed(self, message: Progressed) -> None:
-        if self._is_reading:
+        if self.is_reading:
             self._say(message.words)
 
     def on_reported(self, message: Reported) -> None:
-        self._is_reading = False
+        self.is_reading = False
         if message.report is not None:
             self._asked, self._report = message.asked, message.report
             self._show(message.report)
