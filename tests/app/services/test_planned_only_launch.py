@@ -1,0 +1,47 @@
+"""What this version plans and cannot train with: a plan names it, a launch and a rehearsal refuse it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.services.launch import plan_for_launch
+from app.services.planning import plan_preset
+from app.services.rehearse import rehearse_preset
+from core.optimizations import REGISTRY
+from planner.errors import ConfigError
+from planner.types import Preset
+
+PRESET = Preset(
+    name="small", description="", values={
+        "model": "HuggingFaceTB/SmolLM2-135M-Instruct", "max_length": 256, "dtype": "float32",
+        "data": {"train": "rows.jsonl"},
+    }, hardware={"gpu": "A10"},
+)  # fmt: skip
+WISHES: list[tuple[str, dict[str, Any]]] = [
+    ("tiled_mlp", {"tiled_mlp": 4}),
+    ("weight_streaming", {"lora": 8, "weight_streaming": True}),
+    ("update: layer", {"update": "layer", "max_grad_norm": 0}),
+]
+
+
+@pytest.mark.parametrize(("title", "values"), WISHES, ids=[title for title, _ in WISHES])
+def test_the_plan_computes_and_labels_it(title: str, values: dict[str, Any]) -> None:
+    plan = plan_preset(PRESET, values).plan
+    issue = next(issue for issue in plan.issues if issue.code == "planned-only")
+    assert issue.what == f"{title} is planned only: it cannot be trained with yet."
+    assert plan.worst_gpu.used_bytes > 0
+
+
+@pytest.mark.parametrize("values", [WISHES[0][1], WISHES[2][1]])
+@pytest.mark.parametrize("start", [plan_for_launch, rehearse_preset])
+def test_no_run_starts_with_it(start: Any, values: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="is planned only"):
+        start(PRESET, values, gpu="cpu")
+
+
+def test_every_entry_either_trains_or_says_that_it_does_not() -> None:
+    for name, entry in REGISTRY.items():
+        trains = hasattr(entry, "apply") and hasattr(entry, "verify")
+        assert trains == entry.available, name
