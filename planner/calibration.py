@@ -23,7 +23,8 @@ SLOPES = (0.5, 2.0)  # a ratio beyond these is a fault of the row, not of the fo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationRow:
-    """One rehearsal: planned as without any calibration, and measured; bytes of the fullest rank."""
+    """One rehearsal: planned as without any calibration, and measured; bytes of the fullest rank at its fullest moment
+    after loading."""
 
     date: str  # ISO day
     kernels: frozenset[str]
@@ -104,10 +105,11 @@ def _corrected(row: CalibrationRow, offset: int, slope: float) -> float:
 
 def with_slope(result: Account, calibration: Calibration) -> Account:
     """The account with growing terms as long as measured."""
+    words = calibration_words(calibration, result.ctx.cluster.gpu)
     specs = tuple(
         replace(
             spec, bytes=round(spec.bytes * calibration.slope), basis="measured",
-            formula=f"{spec.formula}; x {calibration.slope:.4f}: {calibration_words(calibration)}",
+            formula=f"{spec.formula}; x {calibration.slope:.4f}: {words}",
         )
         if spec.part in GROWING
         else spec
@@ -116,19 +118,20 @@ def with_slope(result: Account, calibration: Calibration) -> Account:
     return replace(result, combined=replace(result.combined, specs=specs))
 
 
-def with_offset(terms: tuple[Term, ...], calibration: Calibration) -> tuple[Term, ...]:
+def with_offset(terms: tuple[Term, ...], calibration: Calibration, gpu: GpuSpec) -> tuple[Term, ...]:
     """Context terms, the largest of them as much larger or smaller as measured."""
     if not terms:
         return terms
     largest = max(terms, key=lambda term: term.bytes)
     changed = replace(
         largest, bytes=max(0, largest.bytes + calibration.offset_bytes), basis="measured",
-        formula=f"{largest.formula}; {calibration.offset_bytes:+d} bytes: {calibration_words(calibration)}",
+        formula=f"{largest.formula}; {calibration.offset_bytes:+d} bytes: {calibration_words(calibration, gpu)}",
     )  # fmt: skip
     return tuple(changed if term is largest else term for term in terms)
 
 
-def calibration_words(calibration: Calibration) -> str:
+def calibration_words(calibration: Calibration, gpu: GpuSpec) -> str:
     """``calibrated by 3 rows of 2026-11-29 on this GPU``."""
     plural = "s" if calibration.num_rows > 1 else ""
-    return f"calibrated by {calibration.num_rows} row{plural} of {calibration.date} on this GPU"
+    where = "machine" if gpu.kind == "cpu" else "GPU"
+    return f"calibrated by {calibration.num_rows} row{plural} of {calibration.date} on this {where}"

@@ -61,7 +61,7 @@ def footprint(
         holes = runtime.reserved_terms(ctx, specs, by_instant, expandable=expandable_segments)
         context = runtime.context_terms(ctx)
     if calibration is not None:
-        context = with_offset(context, calibration)
+        context = with_offset(context, calibration, ctx.cluster.gpu)
     reserved = allocated + sum(term.bytes for term in holes)
     used = reserved + sum(term.bytes for term in context)
     if calibration is not None:

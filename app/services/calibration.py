@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from app.services.locations import cache_dir
 from planner.calibration import GROWING, CalibrationRow, Experience, kernels_of
 from planner.measured import MEASURED_INSTANTS
-from planner.types import ClusterSpec, Environment, Plan
+from planner.types import ClusterSpec, Environment, GpuPlan, Plan
 from planner.validated import Facts, facts_of
 
 if TYPE_CHECKING:
     from app.services.rehearse import Measured
 
-SCHEMA = 2  # lines of an earlier one are passed over
+SCHEMA = 3  # lines of an earlier one are passed over
 
 
 def calibration_file(gpu_name: str) -> Path:
@@ -61,7 +61,6 @@ def calibration_record(
 ) -> dict[str, Any]:  # fmt: skip
     """One line. ``plan`` is the plan without calibration; ``measured`` by moment, as a worker names them."""
     config, gpu, facts = plan.config, plan.worst_gpu, facts_of(plan.config, plan.model)
-    by_part = gpu.allocated.by_part()
     return {
         "schema": SCHEMA,
         "time": time.time() if now is None else now,
@@ -85,15 +84,28 @@ def calibration_record(
             }
             for moment, reading in measured.items()
         },
-        "planned_allocated_bytes": gpu.allocated.peak_bytes,
-        "planned_growing_bytes": sum(by_part.get(part, 0) for part in GROWING),
-        "measured_allocated_bytes": max(reading.allocated_bytes for reading in measured.values()),
+        "compared": _compared(gpu, measured),
         "planned_used_bytes": gpu.used_bytes,
         "measured_used_bytes": max(reading.used_bytes for reading in measured.values()),
         "planned_tokens_per_second": plan.tokens_per_second,
         "measured_tokens_per_second": tokens_per_second,
         "evidence": list(evidence),
     }  # fmt: skip
+
+
+def _compared(gpu: GpuPlan, measured: Mapping[str, Measured]) -> dict[str, int]:
+    """At the fullest moment after loading: a rehearsal makes its weights, and has no file to load them from."""
+    moments = [moment for moment in measured if moment != "load"]
+    instants = [instant for moment in moments for instant in MEASURED_INSTANTS[moment]]
+    fullest = max(instants, key=gpu.allocated.bytes_at)
+    planned, by_part = gpu.allocated.bytes_at(fullest), gpu.allocated.by_part(fullest)
+    return {
+        "planned_allocated": planned,
+        "planned_growing": sum(by_part.get(part, 0) for part in GROWING),
+        "planned_used": planned + gpu.used_bytes - gpu.allocated.peak_bytes,
+        "measured_allocated": max(measured[moment].allocated_bytes for moment in moments),
+        "measured_used": max(measured[moment].used_bytes for moment in moments),
+    }
 
 
 def experience_for(cluster: ClusterSpec, environment: Environment) -> Experience:
@@ -134,11 +146,7 @@ def _row(record: Mapping[str, Any]) -> CalibrationRow:
         date=datetime.fromtimestamp(record["time"], UTC).date().isoformat(),
         kernels=frozenset(record["kernels"]),
         facts=Facts(**{**facts, "features": frozenset(facts["features"])}),
-        planned_allocated=record["planned_allocated_bytes"],
-        planned_growing=record["planned_growing_bytes"],
-        planned_used=record["planned_used_bytes"],
-        measured_allocated=record["measured_allocated_bytes"],
-        measured_used=record["measured_used_bytes"],
+        **record["compared"],
         planned_tokens_per_second=record["planned_tokens_per_second"],
         measured_tokens_per_second=record["measured_tokens_per_second"],
     )

@@ -132,7 +132,7 @@ def verdict_view(plan: Plan) -> VerdictView:
 
 def trust_words(plan: Plan) -> str:
     """``calibrated by 3 rows of 2026-11-29 on this GPU``; empty where nothing was rehearsed here."""
-    return "" if plan.calibration is None else calibration_words(plan.calibration)
+    return "" if plan.calibration is None else calibration_words(plan.calibration, plan.cluster.gpu)
 
 
 def footprints(plan: Plan) -> tuple[Footprint, ...]:

@@ -62,7 +62,7 @@ def test_the_correction_holds_at_another_length_and_says_where_it_comes_from() -
     wanted = plain.worst_gpu.used_bytes - 100 * MIB - 0.1 * growing
     assert other.worst_gpu.used_bytes == pytest.approx(wanted, rel=1e-4)
     assert other.calibration is not None
-    assert calibration_words(other.calibration) == "calibrated by 1 row of 2026-11-29 on this GPU"
+    assert calibration_words(other.calibration, CLUSTER.gpu) == "calibrated by 1 row of 2026-11-29 on this GPU"
     changed = [term for term in other.worst_gpu.allocated.terms if "calibrated by 1 row" in term.formula]
     assert changed
     assert all(term.basis == "measured" and term.part in GROWING for term in changed)

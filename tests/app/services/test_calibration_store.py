@@ -16,6 +16,7 @@ from app.services.calibration import (
 from app.services.planning import ladder_for, plan_preset, plan_resolved
 from app.services.rehearse import Measured
 from app.views.text import plan_text
+from planner.measured import MEASURED_INSTANTS
 
 NAME = "demo-smollm2"  # CPU processes: detected on every machine
 
@@ -29,7 +30,9 @@ def resolved(tmp_path, monkeypatch: pytest.MonkeyPatch):
 def record_of(resolved, *, more: int = 0, now: float = 1_796_000_000.0) -> dict:
     plan = plan_resolved(resolved, calibrated=False)
     gpu = plan.worst_gpu
-    reading = Measured(allocated_bytes=gpu.allocated.peak_bytes, used_bytes=gpu.used_bytes + more)
+    peak = max(gpu.allocated.bytes_at(instant) for instant in MEASURED_INSTANTS["backward"])
+    beside = gpu.used_bytes - gpu.allocated.peak_bytes
+    reading = Measured(allocated_bytes=peak, used_bytes=peak + beside + more)
     low = Measured(allocated_bytes=1, used_bytes=2)
     return calibration_record(
         plan, measured={"load": low, "backward": reading}, tokens_per_second=2 * plan.tokens_per_second,
@@ -39,7 +42,7 @@ def record_of(resolved, *, more: int = 0, now: float = 1_796_000_000.0) -> dict:
 
 def test_a_row_says_all_that_a_correction_needs(resolved) -> None:
     record = json.loads(json.dumps(record_of(resolved, more=5)))
-    assert record["measured_used_bytes"] - record["planned_used_bytes"] == 5
+    assert record["compared"]["measured_used"] - record["compared"]["planned_used"] == 5
     assert set(record["instants"]) == {"load", "backward"}
     assert record["instants"]["backward"]["planned_allocated_bytes"] > 0
     assert record["kernels"] == ["nccl", "ring"]
@@ -53,7 +56,7 @@ def test_plans_on_this_machine_are_corrected_and_say_so(resolved) -> None:
     assert plain.calibration is None
     store_calibration("CPU", record_of(resolved, more=1_000_000))
     plan = plan_resolved(resolved)
-    assert plan.worst_gpu.used_bytes == pytest.approx(plain.worst_gpu.used_bytes + 1_000_000, rel=0.02)
+    assert plan.worst_gpu.used_bytes == plain.worst_gpu.used_bytes + 1_000_000
     assert plan.tokens_per_second == pytest.approx(2 * plain.tokens_per_second)
     assert "Calibrated by 1 row of" in plan_text(plan)
     assert plan_resolved(resolved, calibrated=False).calibration is None
@@ -67,7 +70,7 @@ def test_another_torch_or_driver_counts_for_nothing(resolved) -> None:
 
 def test_a_line_cut_short_is_passed_over(resolved) -> None:
     path = store_calibration("CPU", record_of(resolved))
-    path.write_text(path.read_text("utf-8") + '{"schema": 2, "ti', "utf-8")
+    path.write_text(path.read_text("utf-8") + '{"schema": 3, "ti', "utf-8")
     assert path == calibration_file("CPU")
     assert len(experience_for(resolved.cluster, resolved.environment).rows) == 1
 
