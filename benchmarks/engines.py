@@ -1,31 +1,36 @@
 """Both engines against transformers + PEFT + Liger on one GPU, in the same run: speed and peak, Qwen2.5-7B, LoRA r64.
 
-    python benchmarks/engines.py OUT.csv [--engines hf,module,layer] [--steps 5] [--profile FOLDER] [LENGTH ...]
+    python benchmarks/engines.py OUT.csv [--engines hf,layer] [--steps 5] [--profile FOLDER] [LENGTH[:ENGINES] ...]
 
-Lengths are 8192 32768 65536 131072 unless given. Random weights and ids, batch 1, every token a label, torch AdamW.
-Each (engine, length) is a process of its own; the engines take turns at each length. Tokens/s is the median of --steps
-after 2 to warm up. A row that fails says so and does not stop the others; the file is rewritten after each row.
---profile writes the kernels of one more step of each of our rows, by time.
+Lengths are 8192 32768 65536 131072 unless given, each with --engines or its own, as in 8192:hf,layer,layer-free. Random weights and ids, batch 1, every token a label, torch AdamW.
+The engines take turns at each length, in one process (FlashAttention-4 is compiled once); each row starts with nothing
+allocated. Tokens/s is the median of --steps after 2 to warm up, 1 from 32K on. A row that fails says so and does not
+stop the others; the file is rewritten after each row. --profile writes the kernels of one more step of each of our
+rows, by time.
 
     hf          transformers' own loop as fast as it goes: bf16 adapters, Liger's RMSNorm, SwiGLU, RoPE and fused linear
                 cross entropy, gradient checkpointing, autocast, cuDNN attention
-    module      longfit's level 1: the same Liger ops, chunked loss, the attention kernel that the start-up probe
-                chooses, attention outputs kept from 32K up with the layer inputs in host memory instead
     layer       the layer engine, fp32 adapters: attention outputs kept, the first 14 layers' in host memory
     layer-lean  the same with all but one layer's in host memory, and head groups
+    layer-hold  the same with nothing in host memory
     layer-free  the layer engine where memory is left over: nothing is recomputed
+    module      longfit's level 1, not together with hf, whose Liger replaces the classes: the same Liger ops, chunked
+                loss, the attention kernel that the start-up probe chooses, attention outputs kept from 32K up with the
+                layer inputs in host memory instead
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import gc
 import json
 import os
 import statistics
 import subprocess
 import sys
 import time
+import traceback
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,7 +38,6 @@ from typing import Any
 MODEL = "Qwen/Qwen2.5-7B-Instruct"
 LENGTHS = (8192, 32768, 65536, 131072)
 LONG_TOKENS = 32768
-WARM_UP = 2
 LORA = {"rank": 64, "alpha": 128, "adapter_dtype": "bfloat16"}
 
 
@@ -48,6 +52,7 @@ def values_of(engine: str, length: int) -> dict[str, Any]:
     values = {"lora": {**LORA, "adapter_dtype": "float32"}, "fused_loss": True}
     if engine != "layer-free":
         values["gradient_checkpointing"] = {"save_attention": True}
+    if engine in ("layer", "layer-lean"):
         values["checkpoint_offload"] = {"kept_layers": 14 if engine == "layer" else 1}
     if engine == "layer-lean":
         values["fake_parallel"] = 2
@@ -107,13 +112,17 @@ def run_ours(engine: str, length: int, num_steps: int, profile: str) -> dict[str
     measured = _measure(step, length, num_steps)
     if profile:
         _profile(step, Path(profile) / f"{engine}-{length}.txt")
-    plan = plan_resolved(resolved).worst_gpu
-    return {
+    plan = plan_resolved(resolved)
+    gpu = plan.worst_gpu
+    row_of_run = {
         **measured, "attention": setup.attention.kernel.name, "values": json.dumps(values, sort_keys=True),
-        "planned_allocated": plan.allocated.peak_bytes, "planned_used": plan.used_bytes,
+        "planned_allocated": gpu.allocated.peak_bytes, "planned_used": gpu.used_bytes,
+        "planned_tokens_per_second": round(plan.tokens_per_second, 1),
         "evidence": " | ".join(evidence.claim for evidence in verify_setup(setup, REGISTRY)),
         "fallbacks": " | ".join(data["reason"] for kind, data in events if kind == "fallback"),
     }  # fmt: skip
+    setup.restore()
+    return row_of_run
 
 
 def run_hf(length: int, num_steps: int) -> dict[str, Any]:
@@ -187,14 +196,15 @@ def _measure(step: Any, length: int, num_steps: int) -> dict[str, Any]:
     import torch
 
     seconds, loss = [], float("nan")
-    for index in range(WARM_UP + num_steps):
-        if index == WARM_UP:
+    warm_up = 2 if length < LONG_TOKENS else 1
+    for index in range(warm_up + num_steps):
+        if index == warm_up:
             torch.cuda.reset_peak_memory_stats()
         torch.cuda.synchronize()
         started = time.perf_counter()
         loss = step()
         torch.cuda.synchronize()
-        if index >= WARM_UP:
+        if index >= warm_up:
             seconds.append(time.perf_counter() - started)
     from benchmarks.plan_against_gpu import _nvml_used
 
@@ -208,12 +218,12 @@ def _measure(step: Any, length: int, num_steps: int) -> dict[str, Any]:
 
 COLUMNS = (
     "engine", "length", "tokens_per_second", "slowest_tokens_per_second", "steps", "loss", "allocated", "reserved",
-    "used", "planned_allocated", "planned_used", "speed_ratio", "peak_ratio", "attention", "values", "evidence",
-    "fallbacks", "problem", "gpu", "torch", "versions", "commit", "date",
+    "used", "planned_allocated", "planned_used", "planned_tokens_per_second", "speed_ratio", "peak_ratio", "attention",
+    "values", "evidence", "fallbacks", "problem", "gpu", "torch", "versions", "commit", "date",
 )  # fmt: skip
 
 
-def main(out: str, lengths: list[int], engines: list[str], num_steps: int, profile: str) -> int:
+def main(out: str, cases: list[tuple[int, list[str]]], num_steps: int, profile: str) -> int:
     from importlib.metadata import PackageNotFoundError, version
 
     def found(name: str) -> str:
@@ -229,10 +239,10 @@ def main(out: str, lengths: list[int], engines: list[str], num_steps: int, profi
         "commit": os.environ.get("LONGFIT_COMMIT", commit.strip()), "date": datetime.now(UTC).strftime("%Y-%m-%d"),
     }  # fmt: skip
     rows: list[dict[str, Any]] = []
-    for length in lengths:
+    for length, engines in cases:
         hf: dict[str, Any] = {"problem": "not run"}
         for engine in engines:
-            row = {"engine": engine, "length": length, **_child(engine, length, num_steps, profile), **facts}
+            row = {"engine": engine, "length": length, **_run(engine, length, num_steps, profile), **facts}
             if engine == "hf":
                 hf = row
             elif "problem" not in row and "problem" not in hf:
@@ -247,26 +257,33 @@ def main(out: str, lengths: list[int], engines: list[str], num_steps: int, profi
     return 0 if all("problem" not in row for row in rows) else 1
 
 
-def _child(engine: str, length: int, num_steps: int, profile: str) -> dict[str, Any]:
-    argv = [sys.executable, __file__, "--child", engine, str(length), str(num_steps), profile]
-    environment = {**os.environ, "PYTORCH_ALLOC_CONF": "expandable_segments:True"}
-    done = subprocess.run(argv, capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
-        return {"problem": " / ".join(done.stderr.strip().splitlines()[-3:])[-600:]}
-    return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+def _run(engine: str, length: int, num_steps: int, profile: str) -> dict[str, Any]:
+    import torch
+
+    gc.collect()
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    left = torch.cuda.memory_allocated()
+    try:
+        assert left < 2**20, f"{left} bytes are left of the row before"
+        return run_hf(length, num_steps) if engine == "hf" else run_ours(engine, length, num_steps, profile)
+    except Exception as error:
+        traceback.print_exc()
+        return {"problem": f"{type(error).__name__}: {error}"[-600:]}
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    if sys.argv[1] == "--child":
-        name, tokens, steps, folder = sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
-        print(json.dumps(run_hf(tokens, steps) if name == "hf" else run_ours(name, tokens, steps, folder)))
-    else:
-        parser = argparse.ArgumentParser(description="both engines against transformers + PEFT + Liger")
-        parser.add_argument("out")
-        parser.add_argument("lengths", nargs="*", type=int, default=list(LENGTHS))
-        parser.add_argument("--engines", default="hf,module,layer")
-        parser.add_argument("--steps", type=int, default=5)
-        parser.add_argument("--profile", default="")
-        args = parser.parse_args()
-        sys.exit(main(args.out, args.lengths or list(LENGTHS), args.engines.split(","), args.steps, args.profile))
+    parser = argparse.ArgumentParser(description="both engines against transformers + PEFT + Liger")
+    parser.add_argument("out")
+    parser.add_argument("lengths", nargs="*", default=[str(length) for length in LENGTHS])
+    parser.add_argument("--engines", default="hf,layer")
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--profile", default="")
+    args = parser.parse_args()
+    wanted = [text.partition(":") for text in args.lengths]
+    cases = [(int(length), (engines or args.engines).split(",")) for length, _, engines in wanted]
+    if {"hf", "module"} <= {engine for _, engines in cases for engine in engines}:
+        parser.error("hf and module take a run each: Liger's patches for hf replace the classes that module looks for")
+    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    sys.exit(main(args.out, cases, args.steps, args.profile))

@@ -54,10 +54,13 @@ def outputs_wait_on_host(policies: tuple[LayerPolicy, ...]) -> bool:
 
 
 def mlp_tiles(config: RunConfig) -> int:
-    tiled = config.optimization("tiled_mlp")
+    """As many as tiled_mlp says; else so many that a tile fills a large GPU, and at least one a virtual rank of
+    fake_parallel: a real rank's MLP would hold its share of the row, too."""
+    tiled, groups = config.optimization("tiled_mlp"), config.optimization("fake_parallel")
     if tiled is not None:
         return int(tiled.as_dict()["tiles"])
-    return -(-config.per_device_train_batch_size * config.max_length // TILE_TOKENS)
+    by_tokens = -(-config.per_device_train_batch_size * config.max_length // TILE_TOKENS)
+    return max(by_tokens, groups.as_dict()["groups"] if groups else 1)
 
 
 def tile_bounds(num_rows: int, tiles: int) -> list[tuple[int, int]]:
