@@ -27,7 +27,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from core.data.shapes import Conversation
+from core.data.example import Conversation
 from core.data.tokenizer import RowTokenizer, tokenizer_folder
 from core.model.load import freeze_dynamic_rope, scale_rope
 from core.run.config_file import read_config

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from core.data.shapes import Conversation, RowError
+from core.data.example import Conversation, RowError
 from core.data.spans import AnswerFinder, Message, Render, Span, learn_turn, probe
 from planner.errors import ConfigError
 

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from core.data.example import Example, RowError, texts_of
 from core.data.mixture import Draw, draw_rows
 from core.data.over_length import fit_length
 from core.data.report import SetTally, Tally, refusal
-from core.data.shapes import Example, RowError, read_row, texts_of
+from core.data.shapes import read_row
 from core.data.sources import Source
 from core.data.store import StoreWriter, TokenStore
-from core.data.tokenizer import Layout, RowTokenizer, Tokenized
+from core.data.tokenizer import LaidOut, RowTokenizer, Tokenized
 from planner.errors import ConfigError
 from planner.types import DataConfig
 
@@ -67,7 +68,7 @@ class Intake:
         self._sets = [tally for source, tally in zip(sources, self.tally.sets) for _ in source.parts]  # of each part
         self._total_bytes = sum(source.size_bytes for source in sources)
         with StoreWriter(path) as self._writer, ThreadPoolExecutor(max_workers=1) as other_thread:
-            waiting: tuple[list[Waiting], list[Layout | RowError], Future[dict[int, Any]]] | None = None
+            waiting: tuple[list[Waiting], list[LaidOut], Future[dict[int, Any]]] | None = None
             for batch in _batches(self._examples(sources, draws)):
                 layouts = self.tokenizer.lay_out([example for *_, example, _ in batch], self.data.train_on)
                 encodings = other_thread.submit(self.tokenizer.encode, layouts)  # while this thread reads and renders
@@ -103,7 +104,7 @@ class Intake:
                 fix="Raise max_length, or set over_length to truncate_right or split.",
             )
 
-    def _store(self, batch: list[Waiting], layouts: list[Layout | RowError], encodings: Future[dict[int, Any]]) -> None:
+    def _store(self, batch: list[Waiting], layouts: list[LaidOut], encodings: Future[dict[int, Any]]) -> None:
         split_at = self.data.split_at if self.data.over_length == "split" else ""
         results = self.tokenizer.finish(layouts, encodings.result(), split_at=split_at)
         for (part, line, shape, *_), result in zip(batch, results):

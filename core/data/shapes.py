@@ -6,6 +6,7 @@
     query_response     a question and an answer under any of the usual names
     prompt_completion  {"prompt", "completion"} as texts: continued as they stand, without a chat template
     text               {"text"}: every token is a target
+    tokens             {"input_ids", "labels"}: tokenised elsewhere; labels -100 or the token itself, not shifted
 
 Detection looks at the keys of each row, so that one file may mix shapes; a shape given by the user wins. Nothing is
 ever turned into text by str(): null is null, and what is neither text nor a number refuses the row with its reason.
@@ -15,9 +16,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from core.data.example import Continuation, Conversation, Document, Example, RowError, TokenRow
+from core.data.row import IGNORE_INDEX
 
 QUERY_KEYS = ("query", "question", "problem", "prompt", "instruction", "input", "user")
 RESPONSE_KEYS = ("response", "answer", "output", "completion", "target", "targets", "solution", "assistant")
@@ -32,45 +35,6 @@ ROLES = {
 }  # fmt: skip
 JOINED = "neighbours of the same role joined"
 _KEPT_KEYS = ("reasoning_content", "reasoning", "thinking", "name", "tool_call_id")
-
-
-class RowError(ValueError):
-    """A row that cannot be used. ``kind`` groups equal causes for the report."""
-
-    def __init__(self, kind: str, reason: str) -> None:
-        self.kind = kind
-        super().__init__(reason)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conversation:
-    messages: list[dict[str, Any]]  # role, content (never null), tool_calls, reasoning..., as chat templates read them
-    tools: list[Any] | None = None
-    trained: frozenset[int] | None = None  # indices of assistant messages that a row flags itself; None: no flags
-    notes: tuple[str, ...] = ()  # what was mended, counted in the report
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Continuation:
-    prompt: str
-    completion: str
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
-    text: str
-    notes: tuple[str, ...] = ()
-
-
-Example = Conversation | Continuation | Document
-
-
-def texts_of(example: Example) -> list[str]:
-    """Everything a row says, in parts."""
-    if isinstance(example, Conversation):
-        return list(texts_in(example.messages))
-    return [example.text] if isinstance(example, Document) else [example.prompt, example.completion]
 
 
 def read_row(
@@ -112,7 +76,7 @@ def known_shapes() -> tuple[str, ...]:
 
 def known_columns() -> tuple[str, ...]:
     """Our keys, to which a set's own names can be mapped."""
-    names = (*TURNS_KEYS, *QUERY_KEYS, *RESPONSE_KEYS, *TEXT_KEYS, "system", "history", "tools")
+    names = (*TURNS_KEYS, *QUERY_KEYS, *RESPONSE_KEYS, *TEXT_KEYS, "system", "history", "tools", "input_ids", "labels")
     return tuple(dict.fromkeys(names))
 
 
@@ -121,6 +85,8 @@ def detect_shape(row: Mapping[str, Any]) -> str | None:
     way to another shape, because tables of mixed rows fill absent columns with null."""
     if any(row.get(key) is not None for key in TURNS_KEYS):
         return _turns_shape(row)
+    if row.get("input_ids") is not None:
+        return "tokens"
     if "prompt" in row and "completion" in row:
         return "prompt_completion"
     if "instruction" in row and "output" in row:
@@ -130,18 +96,6 @@ def detect_shape(row: Mapping[str, Any]) -> str | None:
     if any(key in row for key in TEXT_KEYS):
         return "text"
     return _turns_shape(row) if any(key in row for key in TURNS_KEYS) else None
-
-
-def texts_in(value: Any) -> Iterator[str]:
-    """Every text in a message, a list of them or an example's mapping, tool calls included."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from texts_in(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from texts_in(item)
 
 
 def _turns_shape(row: Mapping[str, Any]) -> str:
@@ -224,6 +178,25 @@ def _text(row: Mapping[str, Any], system: str | None) -> Document:
     return Document(text=text)
 
 
+def _tokens(row: Mapping[str, Any], system: str | None) -> TokenRow:
+    ids, labels, mask = row.get("input_ids"), row.get("labels"), row.get("attention_mask")
+    if not isinstance(ids, list) or not all(type(token) is int and token >= 0 for token in ids):
+        raise RowError("shape", "'input_ids' is not a list of token numbers")
+    if not ids:
+        raise RowError("blank", "'input_ids' is empty")
+    if isinstance(mask, list) and 0 in mask:
+        raise RowError("value", "'attention_mask' leaves out padding: rows are given without it")
+    if labels is None:
+        return TokenRow(tokens=ids, targets=[True] * len(ids))
+    if not isinstance(labels, list) or len(labels) != len(ids):
+        found = f"{len(labels):,} entries" if isinstance(labels, list) else _kind_of(labels)
+        raise RowError("shape", f"'labels' is {found}, 'input_ids' has {len(ids):,}")
+    for at, (token, label) in enumerate(zip(ids, labels)):
+        if label not in (IGNORE_INDEX, token):
+            raise RowError("value", f"label {label!r} at {at} is neither {IGNORE_INDEX} nor the token there, {token}")
+    return TokenRow(tokens=ids, targets=[label != IGNORE_INDEX for label in labels])
+
+
 _SHAPES: dict[str, Callable[[Mapping[str, Any], str | None], Example]] = {
     "messages": _messages,
     "sharegpt": _messages,
@@ -231,6 +204,7 @@ _SHAPES: dict[str, Callable[[Mapping[str, Any], str | None], Example]] = {
     "query_response": _query_response,
     "prompt_completion": _prompt_completion,
     "text": _text,
+    "tokens": _tokens,
 }
 
 

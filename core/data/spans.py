@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from core.data.shapes import RowError, texts_in
+from core.data.example import RowError, texts_in
 
 Message = dict[str, Any]
 Render = Callable[..., str]  # (messages, tools=None, *, add_generation_prompt=False); raises what the template raises

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from core.data.chat import ChatTemplate
+from core.data.example import Conversation, Document, Example, RowError, TokenRow
 from core.data.long_text import WINDOW, encode_long
-from core.data.shapes import Conversation, Document, Example, RowError
 from core.data.spans import Span
 from planner.errors import ConfigError
 
@@ -47,6 +47,9 @@ class Layout:
     opens: bool  # raw text: the tokenizer adds its begin token; a chat template writes its own
     closes: bool  # an end token is appended as the last target
     notes: tuple[str, ...]
+
+
+LaidOut = Layout | Tokenized | RowError
 
 
 def tokenizer_folder(model: str) -> Path:
@@ -110,6 +113,7 @@ class RowTokenizer:
         self._chat: ChatTemplate | None = None
         plain, opened = self._ids("a"), self._backend.encode("a").ids
         self._opening = opened[: next(at for at in range(len(opened)) if opened[at : at + len(plain)] == plain)]
+        self._num_tokens = len(tokenizer)
         self._joins_cleanly = self.decode([*self._ids("a b"), *self._ids("c d")]) == "a bc d"
 
     @property
@@ -134,11 +138,11 @@ class RowTokenizer:
         layouts = self.lay_out(examples, train_on)
         return self.finish(layouts, self.encode(layouts), split_at=split_at)
 
-    def lay_out(self, examples: Sequence[Example], train_on: str = "assistant") -> list[Layout | RowError]:
-        """First step: texts with spans (templates are rendered here)."""
+    def lay_out(self, examples: Sequence[Example], train_on: str = "assistant") -> list[LaidOut]:
+        """First step: texts with spans (templates are rendered here); what came as tokens is done."""
         return [self._layout(example, train_on) for example in examples]
 
-    def encode(self, layouts: Sequence[Layout | RowError]) -> dict[int, Any]:
+    def encode(self, layouts: Sequence[LaidOut]) -> dict[int, Any]:
         """Second step: Encoding of each layout's text by its index, without the long ones. All cores, without the
         interpreter lock, so that the other steps can go on in another thread."""
         encodings: dict[int, Any] = {}
@@ -152,12 +156,12 @@ class RowTokenizer:
         return encodings
 
     def finish(
-        self, layouts: Sequence[Layout | RowError], encodings: dict[int, Any], *, split_at: str = ""
+        self, layouts: Sequence[LaidOut], encodings: dict[int, Any], *, split_at: str = ""
     ) -> list[Tokenized | RowError]:
         """Third step: targets, end tokens, borders."""
         results: list[Tokenized | RowError] = []
         for at, layout in enumerate(layouts):
-            if isinstance(layout, RowError):
+            if not isinstance(layout, Layout):
                 results.append(layout)
                 continue
             try:
@@ -166,7 +170,9 @@ class RowTokenizer:
                 results.append(error)
         return results
 
-    def _layout(self, example: Example, train_on: str) -> Layout | RowError:
+    def _layout(self, example: Example, train_on: str) -> LaidOut:
+        if isinstance(example, TokenRow):
+            return self._given(example, train_on)
         if isinstance(example, Conversation):
             try:
                 chat = self.chat.render(example, train_on)
@@ -178,6 +184,18 @@ class RowTokenizer:
         else:
             text, begin = example.prompt + example.completion, 0 if train_on == "all" else len(example.prompt)
         return Layout(text=text, spans=((begin, len(text)),), opens=True, closes=True, notes=example.notes)
+
+    def _given(self, example: TokenRow, train_on: str) -> Tokenized | RowError:
+        if max(example.tokens) >= self._num_tokens:
+            return RowError("value", f"token {max(example.tokens):,} is not one of the model's {self._num_tokens:,}")
+        targets = np.array(example.targets, dtype=np.bool_)
+        if train_on == "all":
+            targets[:] = True
+        elif train_on == "last":  # the last stretch of targets
+            begins = np.flatnonzero(targets & ~np.r_[False, targets[:-1]])
+            targets[: begins[-1] if len(begins) else 0] = False
+        tokens = np.array(example.tokens, dtype=np.int32)
+        return Tokenized(tokens=tokens, targets=targets, borders=np.empty(0, np.int64), notes=example.notes)
 
     def _finish(self, layout: Layout, encoding: Any, split_at: str) -> Tokenized:
         begin, end = layout.spans[0] if layout.spans else (0, 0)

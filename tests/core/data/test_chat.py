@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from core.data.chat import ChatTemplate
+from core.data.example import Conversation, RowError
 from core.data.readers import read_file
-from core.data.shapes import Conversation, RowError, read_row
+from core.data.shapes import read_row
 from planner.errors import ConfigError
 from tests.core.data.templates import (
     CHATML,

@@ -9,8 +9,8 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from core.data import long_text, tokenizer
+from core.data.example import Conversation, Document
 from core.data.long_text import encode_long
-from core.data.shapes import Conversation, Document
 from core.data.tokenizer import RowTokenizer, Tokenized
 
 PIECES = [

@@ -254,6 +254,26 @@ def test_columns_and_roles_by_option(run: Any, tmp_path: Path, chatml: Any) -> N
         run("k04_role_orders.jsonl", same_role="refuse", max_length=128)
 
 
+def test_rows_that_were_tokenised_elsewhere_stay_as_they_are(run: Any, tmp_path: Path) -> None:
+    """Bug case B01e from a file: 28 tokens, 21 targets, the sample of one token told by its line."""
+    samples = json.loads((DATA / "k01_pretok_pack.json").read_text("utf-8"))["samples"]
+    path = tmp_path / "tokens.jsonl"
+    path.write_text("".join(json.dumps({"input_ids": ids, "labels": ids}) + "\n" for ids in samples))
+    with pytest.raises(DataRefused, match=r"tokens\.jsonl:6: a single token"):
+        run(path)
+    prepared = run(path, on_bad_row="skip", max_length=8, pack_length=8)
+    assert prepared.report["train"]["shapes"] == {"tokens": 7}
+    store = TokenStore(prepared.train_store)
+    assert [store.sample(at)[0].tolist() for at in range(6)] == [ids for ids in samples if len(ids) > 1]
+    assert (store.num_tokens, store.num_targets) == (27, 21)
+    path.write_text('{"input_ids": [5, 6, 7, 8, 9], "labels": [-100, 6, -100, 8, 9]}\n{"input_ids": [5, 600]}\n')
+    with pytest.raises(DataRefused, match="token 600 is not one of the model's 600"):
+        run(path)
+    for train_on, targets in (("assistant", [6, 8, 9]), ("last", [8, 9]), ("all", [6, 7, 8, 9])):
+        store = TokenStore(run(path, on_bad_row="skip", train_on=train_on).train_store)
+        assert store.tokens[store.targets].tolist() == targets
+
+
 def test_a_column_that_no_row_has_is_told(run: Any) -> None:
     columns = (("query", "frage"), ("response", "answer"))
     remarks = run("k02_ga_tail_10.jsonl", columns=columns).report["train"]["remarks"]

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from core.data.example import Conversation, Document
 from core.data.long_text import encode_long
 from core.data.readers import read_file
-from core.data.shapes import Conversation, Document, read_row
+from core.data.shapes import read_row
 from core.data.tokenizer import RowTokenizer, Tokenized
 from tests.core.data.templates import DATA
 

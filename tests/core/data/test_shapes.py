@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core.data.example import Continuation, Conversation, Document, RowError, TokenRow
 from core.data.readers import read_file
-from core.data.shapes import Continuation, Conversation, Document, RowError, read_row
+from core.data.shapes import read_row
 
 DATA = Path(__file__).parents[2] / "data"
 
@@ -157,6 +158,30 @@ def test_history_prompt_completion_and_unknown_keys() -> None:
     assert turns(as_messages) == [("user", "q"), ("assistant", "a")]
     with pytest.raises(RowError, match="no known shape: the row has 'chosen', 'rejected'"):
         read_row({"chosen": "a", "rejected": "b"})
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"input_ids": "12"}, "not a list of token numbers"),
+        ({"input_ids": [1, -2]}, "not a list of token numbers"),
+        ({"input_ids": [1, True]}, "not a list of token numbers"),
+        ({"input_ids": []}, "is empty"),
+        ({"input_ids": [1, 2], "labels": [2]}, "'labels' is 1 entries, 'input_ids' has 2"),
+        ({"input_ids": [1, 2, 3], "labels": [2, 3, -100]}, "label 2 at 0 is neither -100 nor the token there, 1"),
+        ({"input_ids": [1, 0], "attention_mask": [1, 0]}, "without it"),
+    ],
+)
+def test_tokens_that_are_none_are_told(row: dict[str, Any], reason: str) -> None:
+    with pytest.raises(RowError, match=reason):
+        read_row(row)
+
+
+def test_rows_of_tokens_keep_their_labels() -> None:
+    assert read_row({"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}) == (
+        "tokens", TokenRow(tokens=[5, 6, 7], targets=[False, True, True]),
+    )  # fmt: skip
+    assert read_row({"input_ids": [5, 6], "attention_mask": [1, 1]})[1] == TokenRow(tokens=[5, 6], targets=[True, True])
 
 
 def test_flags_say_which_answers_are_trained() -> None:

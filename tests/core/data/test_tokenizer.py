@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from core.data.shapes import Continuation, Conversation, Document, Example, RowError
+from core.data.example import Continuation, Conversation, Document, Example, RowError
 from core.data.tokenizer import RowTokenizer, Tokenized, fingerprint, target_mask, tokenizer_folder
 from planner.errors import ConfigError
 from tests.core.data.templates import DATA, INSTRUCT, NO_END, WITH_BOS
