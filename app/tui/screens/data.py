@@ -75,6 +75,7 @@ class DataScreen(Screen[None]):
                 id="data-counts",
                 title="What becomes of the rows",
                 heads={"rows": "    rows"},
+                fills=("what",),
             )
             with VerticalScroll(id="data-lengths", can_focus=True) as lengths:
                 lengths.border_title = "Tokens"

@@ -206,7 +206,7 @@ def _verdict(plan_of: Callable[[], Plan]) -> str:
 
 def _texts(preset: Preset, verdicts: tuple[str, str], *, marked: str) -> tuple[str, ...]:
     hardware, (meant, here) = preset.hardware, verdicts
-    for_whom = f"{hardware.get('count', 1)} x {hardware['gpu']}" if hardware.get("gpu") else "this machine"
+    for_whom = f"{hardware.get('count', 1)}x{hardware['gpu']}" if hardware.get("gpu") else "this machine"
     model = str(preset.values.get("model", "-")).rpartition("/")[2]
     name = f"= {preset.name}" if preset.name == marked else preset.name
     length = str(preset.values.get("max_length", "-"))

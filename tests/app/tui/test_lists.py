@@ -56,7 +56,7 @@ async def test_presets_show_verdict_and_file_and_load_into_the_plan(services):
         await pilot.press("4")
         await settle(pilot)
         text = screen_text(app)
-        for fact in (PRESET.name, OTHER.name, "TIGHT 98 %", "1 x A10", "max_length: 8192"):
+        for fact in (PRESET.name, OTHER.name, "TIGHT 98 %", "1xA10", "max_length: 8192"):
             assert fact in text, fact
         await pilot.press("down", "enter")
         await settle(pilot)

@@ -40,7 +40,7 @@ async def test_each_preset_says_whether_it_fits_here_and_on_what_it_is_meant_for
     async with app.run_test(size=(120, 40)) as pilot:
         await open_presets(pilot)
         text = words(app, "#presets")
-        assert f"{PRESET.name} OVER 120 % TIGHT 98 % 1 x A10 8192" in text
+        assert f"{PRESET.name} OVER 120 % TIGHT 98 % 1xA10 8192" in text
         assert "[red]odd[/red] preset No GPU [b]here[/b]. FITS" in text
 
 
