@@ -127,6 +127,15 @@ class PlanScreen(Screen[None]):
                 return replace(self.draft, count=int(value or 1))
         return self.draft.set(key, value)
 
+    def load(self, preset: Preset) -> None:
+        """Another preset in place of what is there; how much that changes is said."""
+        from app.views.preset_diff import diff_rows
+
+        differences = len(diff_rows(self.draft.as_preset("now"), preset))
+        self.change(Draft.of(preset))
+        keys = "1 key differs" if differences == 1 else f"{differences} keys differ"
+        self.notify(f"Loaded {preset.name}: {keys} from what was here; u takes it back.")
+
     def change(self, draft: Draft, *, edited: str = "") -> None:
         """Make ``draft`` the one at hand and plan it. ``edited`` is the field being typed in, if any."""
         if draft == self.draft:
@@ -319,8 +328,7 @@ class PlanScreen(Screen[None]):
 
         def load(preset: Preset | None) -> None:
             if preset is not None:
-                self.change(Draft.of(preset))
-                self.notify(f"Loaded {preset.path}", markup=False)
+                self.load(preset)
 
         self.app.push_screen(PasteScreen(self.services), load)
 

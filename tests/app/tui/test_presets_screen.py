@@ -121,6 +121,9 @@ async def test_filter_keeps_lines_with_all_words_and_escape_shows_all(app):
         await until(pilot, lambda app: isinstance(app.screen, PlanScreen), seconds=10)
         await settle(pilot)
         assert app.draft.preset == OTHER
+        assert "1 key differs from what was here; u takes it back." in notices(app)
+        await pilot.press("u")
+        assert app.draft.preset == PRESET
         await pilot.press("4")
         await pilot.pause()
         await pilot.press("escape")
