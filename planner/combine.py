@@ -6,7 +6,7 @@ Additions first, then drops, then confinements, then factors. Called by planner/
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from planner.effects import Confine, Drop, Effect, Scale, TermSpec, Work
@@ -133,9 +133,16 @@ def _scaled(item: Keyed, scales: _Claims[Scale], issues: list[Issue]) -> Keyed:
     for scale in claims:
         numerator, denominator = numerator * scale.numerator, denominator * scale.denominator
         texts.append(f"x {scale.numerator}/{scale.denominator}: {scale.formula}")
-    if isinstance(item, TermSpec):
-        return replace(item, bytes=-(-item.bytes * numerator // denominator), formula="; ".join(texts))
-    return replace(item, amount=-(-item.amount * numerator // denominator), formula="; ".join(texts))
+    formula = "; ".join(texts)
+    if isinstance(item, TermSpec):  # built anew, not replaced: the search scales thousands of them
+        return TermSpec(
+            key=item.key, part=item.part, instants=item.instants, bytes=-(-item.bytes * numerator // denominator),
+            formula=formula, basis=item.basis, source=item.source,
+        )  # fmt: skip
+    return Work(
+        key=item.key, kind=item.kind, amount=-(-item.amount * numerator // denominator), formula=formula,
+        overlapped=item.overlapped,
+    )  # fmt: skip
 
 
 def _conflict(key: str, verb: str, first: str, second: str) -> Issue:

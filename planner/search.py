@@ -6,7 +6,7 @@ print. Called by app/services/planning.py. Which hardware, and how many: planner
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -75,15 +75,36 @@ def _priced(problem: Problem, goal: str, limit: int, only_this_method: bool) -> 
     Another method ranks below all that fit by the one at hand: it is left out where these fill the answer.
     """
     priced: list[Candidate] = []
+    by_speed = goal in ("fastest", "cheapest")
     for configs in candidates_by_method(problem):
-        found = (candidate for config in configs if (candidate := price(problem, config)) is not None)
-        priced = _distinct([*priced, *found])
+        worthwhile = _without_idle_groups(problem, configs) if by_speed else _all_priced(problem, configs)
+        priced = _distinct([*priced, *worthwhile])
         if only_this_method or sum(candidate.verdict in ROOMY for candidate in priced) >= limit:
             break
-    if goal not in ("fastest", "cheapest"):
+    if not by_speed:
         return priced
     fitting = sorted((c for c in priced if c.verdict in ROOMY), key=_ranking(problem, goal, {}))
     return _distinct([*priced, *(spent for c in fitting[:MOST_SPENT] if (spent := spend(problem, c)) is not None)])
+
+
+def _all_priced(problem: Problem, configs: Iterator[RunConfig]) -> Iterator[Candidate]:
+    return (candidate for config in configs if (candidate := price(problem, config)) is not None)
+
+
+def _without_idle_groups(problem: Problem, configs: Iterator[RunConfig]) -> Iterator[Candidate]:
+    """Head groups only save memory: what has room without them is faster without them. Those without come first."""
+    roomy: set[tuple[Any, ...]] = set()
+    for config in configs:
+        others = tuple(id(setting) for setting in config.optimizations if setting.name != "fake_parallel")
+        key = (config.parallel, config.optim, others)  # settings are shared by the configs of one method
+        if key in roomy:
+            continue
+        candidate = price(problem, config)
+        if candidate is None:
+            continue
+        if candidate.verdict in ROOMY:
+            roomy.add(key)
+        yield candidate
 
 
 def longest_length(
