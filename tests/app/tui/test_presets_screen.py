@@ -112,7 +112,7 @@ async def test_written_files_come_back_as_the_same_preset(target, home):
 
 
 async def test_filter_keeps_lines_with_all_words_and_escape_shows_all(app):
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
         await open_presets(pilot)
         await pilot.press("/", *"odd", "enter")
         assert "Presets, 1 of 2" in screen_text(app)
