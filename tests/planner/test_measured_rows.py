@@ -17,9 +17,8 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "2026-11-29-h20
 ROWS = list(csv.DictReader(RESULTS.open()))
 
 
-# full-0.5b-16384: the peak is a trainable, tied head at the end of the forward, planned 3.8 % above what was measured
-ALLOCATED_TOLERANCE = {"full-0.5b-16384": 0.05}
-USED_TOLERANCE = {"full-0.5b-16384": 0.10}
+ALLOCATED_TOLERANCE = 0.002
+USED_TOLERANCE = {"full-0.5b-16384": 0.10}  # of 6 GB, where holes and context weigh most
 
 
 def planned(row: dict[str, str]) -> Plan:
@@ -28,11 +27,20 @@ def planned(row: dict[str, str]) -> Plan:
     return plan_resolved(resolve(preset, cluster=parse_cluster("H200")))
 
 
+def with_the_loss_of_that_commit(plan: Plan) -> int:
+    """The allocated peak. These rows were measured when a chunk's loss was several kernels: fp32 logits, log-sum-exp
+    beside them, and the 16-bit gradient of the chunk before, 10 bytes a logit where one kernel now holds 4."""
+    breakdown, chunk = plan.worst_gpu.allocated, 1024
+    now = next((term.bytes for term in breakdown.terms if term.key == "fused_loss.chunk"), None)
+    then = 10 * plan.model.vocab_size * chunk
+    more = 0 if now is None else then - now
+    return max(size + more * (instant == "forward_loss") for instant, size in breakdown.by_instant().items())
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["row"])
 def test_allocated_peak_is_close_to_measured(row: dict[str, str]) -> None:
-    gpu, measured = planned(row).worst_gpu, int(row["measured_allocated"])
-    tolerance = ALLOCATED_TOLERANCE.get(row["row"], 0.01)
-    assert abs(gpu.allocated.peak_bytes / measured - 1) <= tolerance, gpu.allocated.peak_bytes / measured - 1
+    peak, measured = with_the_loss_of_that_commit(planned(row)), int(row["measured_allocated"])
+    assert abs(peak / measured - 1) <= ALLOCATED_TOLERANCE, peak / measured - 1
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["row"])
