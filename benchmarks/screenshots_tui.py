@@ -121,7 +121,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", type=Path, help="a run directory; the demo is launched when left out")
     parser.add_argument("--preset", default="qwen2.5-7b-8k-1x24g")
-    parser.add_argument("--from-step", type=int, default=6, help="wait until the run has come this far")
+    parser.add_argument("--from-step", type=int, default=4, help="wait until the run has come this far")
     parser.add_argument("--folder", type=Path, default=IMAGES)
     args = parser.parse_args()
     run_dir = args.run or _demo_run()

@@ -42,6 +42,7 @@ class LogFile:
         self.generation = 0  # grows when the file was replaced: line numbers of before mean nothing then
         self._starts = array("Q", [0])  # offset of each line; the last one is where the next line begins
         self.size = 0  # bytes taken in
+        self.changed_at = 0.0  # unix seconds; 0 while there is no file
         self._inode: int | None = None
         self._severe: dict[Severity, _Severe] = {}
         self._severe_lock = threading.Lock()  # the first scan of a long log is done in a thread
@@ -58,7 +59,7 @@ class LogFile:
                 if self._inode is not None and (status.st_ino != self._inode or status.st_size < self.size):
                     self._starts, self.size = array("Q", [0]), 0
                     self.generation += 1
-                self._inode = status.st_ino
+                self._inode, self.changed_at = status.st_ino, status.st_mtime
                 if status.st_size == self.size:
                     return False
                 file.seek(self.size)

@@ -77,8 +77,13 @@ _STATUS_ROLES = {
 }  # fmt: skip
 
 
-def status_view(state: RunState, *, now: float | None = None) -> StatusView:
-    """The state in a word and a sentence. With ``now`` (unix seconds) silence is reported too."""
+def status_view(
+    state: RunState, *, now: float | None = None, last_output: float = 0.0, seconds_per_step: float | None = None
+) -> StatusView:
+    """The state in a word and a sentence. With ``now`` (unix seconds) silence is reported too.
+
+    ``last_output``: when the log last grew. A step may take long: only the time of three counts as silence.
+    """
     words = PHASE_LABELS.get(state.phase, state.phase)
     match state.status:
         case "running":
@@ -98,8 +103,9 @@ def status_view(state: RunState, *, now: float | None = None) -> StatusView:
     if state.attempt > 1:
         detail += f" (attempt {state.attempt})"
     is_final = state.status in FINAL_STATUSES
-    if now is not None and not is_final and state.updated_at and now - state.updated_at > QUIET_SECONDS:
-        detail += f"; no sign of life for {format_duration(now - state.updated_at)}"
+    silence = 0.0 if now is None or not state.updated_at else now - max(state.updated_at, last_output)
+    if not is_final and silence > max(QUIET_SECONDS, 3 * (seconds_per_step or 0.0)):
+        detail += f"; no sign of life for {format_duration(silence)}"
     return StatusView(
         word=state.status.upper(), detail=detail, color_role=_STATUS_ROLES[state.status], is_final=is_final
     )

@@ -145,7 +145,10 @@ class RunScreen(Screen[None]):
 
     def _draw(self, message: Polled) -> None:
         feed, problem = self.feed, message.problem
-        status = status_view(feed.state, now=self.services.now())
+        status = status_view(
+            feed.state, now=self.services.now(), last_output=feed.log.changed_at,
+            seconds_per_step=feed.loss.seconds_per_step,
+        )  # fmt: skip
         progress = progress_view(feed.state, feed.loss)
         words = problem or f"{status.detail}{'; ' if status.detail else ''}{progress.words}"
         line = self.query_one("#status", Plain)
@@ -254,7 +257,7 @@ class RunScreen(Screen[None]):
         except LongfitError as error:
             self.notify(str(error), severity="error", timeout=10, markup=False)
             return
-        self.notify("Resuming.", markup=False)
+        self.notify(f"Resuming from {self.feed.state.last_checkpoint or 'the beginning'}.", markup=False)
 
     def action_detach(self) -> None:
         """Leave; the run goes on."""

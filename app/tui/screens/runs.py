@@ -200,7 +200,9 @@ class RunsScreen(Screen[None]):
             self.notify(str(error), severity="error", timeout=10, markup=False)
 
     def action_resume(self) -> None:
-        self._command(lambda run: self.services.resume(run.paths), "Resuming.")
+        run = self._selected()
+        where = (run.state.last_checkpoint if run is not None else "") or "the beginning"
+        self._command(lambda run: self.services.resume(run.paths), f"Resuming from {where}.")
 
     def action_stop(self) -> None:
         self._command(lambda run: self.services.stop(run.paths, "save"), "Asked to save and stop.")

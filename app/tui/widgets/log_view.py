@@ -68,6 +68,7 @@ class LogView(ScrollView, can_focus=True):
         self.virtual_size = Size(max(1, self.size.width), self._num_lines())
         if self.follow:  # set, not scrolled to: that would wait for a scroll bar, which a first look does not have yet
             self.scroll_y = self.scroll_target_y = self.max_scroll_y
+            self.vertical_scrollbar.position = self.scroll_y
         self.refresh()
         self._title()
 

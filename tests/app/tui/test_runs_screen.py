@@ -70,6 +70,17 @@ async def test_details_say_from_where_r_resumes_or_why_not(app):
         assert "all 100 steps were taken" in words(app, "#run-details")
 
 
+async def test_r_names_the_checkpoint_that_it_goes_on_from(app, services, monkeypatch):
+    resumed = []
+    monkeypatch.setattr(services, "resume", lambda run: resumed.append(run.id), raising=False)
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await open_runs(pilot)
+        await pilot.press("down", "r")
+        await pilot.pause(0.2)
+        assert resumed == [FAILED]
+        assert notices(app) == "Resuming from checkpoints/step-20."
+
+
 async def test_a_filter_leaves_the_lines_that_have_all_words_and_escape_brings_all_back(app):
     async with app.run_test(size=(120, 40)) as pilot:
         await open_runs(pilot)

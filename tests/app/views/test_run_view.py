@@ -35,6 +35,13 @@ def test_status_tells_phase_silence_and_attempt():
     assert "no sign of life" not in status_view(RunState(status="done", updated_at=1.0), now=1e9).detail
 
 
+def test_a_log_that_grows_and_steps_that_take_long_are_no_silence():
+    state = RunState(status="running", phase="load", updated_at=1000.0)
+    assert "no sign of life" not in status_view(state, now=1300.0, last_output=1200.0).detail
+    assert "no sign of life" not in status_view(state, now=1300.0, seconds_per_step=110.0).detail
+    assert "no sign of life for 5 min 0 s" in status_view(state, now=1300.0, seconds_per_step=30.0).detail
+
+
 def test_progress_counts_what_is_left_from_the_newest_rows_each_of_which_may_stand_for_several_steps():
     rows = [{"step": step, "loss": 2.0, "seconds": 12.0 + step % 2} for step in range(5, 105, 5)]
     view = progress_view(RunState(status="running", step=100, total_steps=400), history(rows))
