@@ -16,7 +16,7 @@ from planner.combine import Combined
 from planner.effects import Drop, Effect, TermSpec, Work
 from planner.optimization import PlanContext, RankShape, setting_of
 from planner.time import step_seconds
-from planner.types import DataConfig, Environment, Issue, ModelSpec, ParallelDegrees, RunConfig
+from planner.types import DataConfig, Environment, Issue, ModelSpec, Optim, ParallelDegrees, RunConfig
 from tests.planner.plans import QWEN_7B, Optimizations, cluster_of
 
 
@@ -101,7 +101,7 @@ class HfStep:
 def hf_step(
     length: int, *, adapter_dtype: str, autocast: bool, method: str = "lora", rank: int = 64,
     checkpointing: bool = True, liger: bool = True, holds_outputs: bool = False, model: ModelSpec = QWEN_7B,
-    kernel: Literal["cudnn", "torch"] = "cudnn",
+    kernel: Literal["cudnn", "torch"] = "cudnn", optim: Optim = "adamw_torch",
 ) -> HfStep:  # fmt: skip
     """Batch 1, bf16, all linears adapted, one H200. ``liger``: its norms, SwiGLU, RoPE and loss; else the stock ones.
     ``kernel``: what torch's SDPA takes by itself, or its flash kernel when that is forced."""
@@ -110,7 +110,7 @@ def hf_step(
     wanted = {**wanted, **({"gradient_checkpointing": {}} if checkpointing else {})}
     wanted = {**wanted, **({HeldOutputs.name: {}} if holds_outputs else {})}
     config = RunConfig(
-        name="hf", model="hf", dtype="bfloat16", autocast=autocast, max_length=length,
+        name="hf", model="hf", dtype="bfloat16", autocast=autocast, max_length=length, optim=optim,
         data=DataConfig(train=("data.jsonl",)), parallel=ParallelDegrees(),
         optimizations=tuple(setting_of(ENTRIES[name](**knobs)) for name, knobs in wanted.items()),
     )  # fmt: skip
