@@ -78,7 +78,8 @@ def _recompute(s: Sizes, path: MlpPath) -> list[Moment]:
     waits = c * d + (0 if path.fuses_norm or not s.is_half else c * d)
     if adapts_down:
         waits += 6 * d if in_fp32 else c * d
-    shares_input = not path.casts and {"gate_proj", "up_proj"} & set(path.adapted)  # then it is counted as saved
+    own_copies = path.casts or path.drops
+    shares_input = not own_copies and {"gate_proj", "up_proj"} & set(path.adapted)  # then it is counted as saved
     waits += 0 if shares_input else c * d
     outputs = 10 * f if in_fp32 else 3 * c * f  # of the base, of B, and scaled
     outputs += 4 * d if path.casts and path.autocast else 0  # and the input in fp32, on its way back to 16 bit
