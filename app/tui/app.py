@@ -137,7 +137,7 @@ class LongfitApp(App[None]):
     def open_draft(self, draft: Draft) -> None:
         self.switch_to("plan")
         plan = cast("PlanScreen", self._screens["plan"])
-        self.call_after_refresh(plan.change, draft)
+        self.call_after_refresh(plan.load, draft)
 
     def open_run(self, run_dir: Path) -> None:
         """Show a run on the Run screen, in place of the one that was there."""

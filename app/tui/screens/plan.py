@@ -127,14 +127,14 @@ class PlanScreen(Screen[None]):
                 return replace(self.draft, count=int(value or 1))
         return self.draft.set(key, value)
 
-    def load(self, preset: Preset) -> None:
+    def load(self, draft: Draft) -> None:
         """Another preset in place of what is there; how much that changes is said."""
         from app.views.preset_diff import diff_rows
 
-        differences = len(diff_rows(self.draft.as_preset("now"), preset))
-        self.change(Draft.of(preset))
+        differences = len(diff_rows(self.draft.as_preset("before"), draft.as_preset("after")))
+        self.change(draft)
         keys = "1 key differs" if differences == 1 else f"{differences} keys differ"
-        self.notify(f"Loaded {preset.name}: {keys} from what was here; u takes it back.")
+        self.notify(f"Loaded {draft.preset.name}: {keys} from what was here; u takes it back.")
 
     def change(self, draft: Draft, *, edited: str = "") -> None:
         """Make ``draft`` the one at hand and plan it. ``edited`` is the field being typed in, if any."""
@@ -328,7 +328,7 @@ class PlanScreen(Screen[None]):
 
         def load(preset: Preset | None) -> None:
             if preset is not None:
-                self.load(preset)
+                self.load(Draft.of(preset))
 
         self.app.push_screen(PasteScreen(self.services), load)
 
