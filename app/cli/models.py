@@ -10,6 +10,7 @@ from typing import Any
 from app.services.models import local_folder
 from app.views.format import format_count, format_short_count
 from planner.catalog.models import MODELS
+from planner.model_checks import planned_only_models
 from planner.model_spec import model_spec_from_config
 
 
@@ -28,6 +29,7 @@ def run(args: argparse.Namespace) -> int:
         heads = f"{row['num_attention_heads']}/{row['num_kv_heads']}"
         size, length = format_short_count(row["num_parameters"]), format_count(row["native_length"])
         where = "here" if row["folder"] else "to download"
+        where = where if row["trainable"] else "planned only"
         print(f"{row['name']:<40} {size:>10} {length:>13} {row['num_layers']:>6} {heads:>10}  {where}")
     print("Any folder with a config.json of these families can be planned too: model: path/to/folder", file=sys.stderr)
     return 0
@@ -40,6 +42,8 @@ def _row(name: str) -> dict[str, Any]:
         "name": name,
         "family": spec.family,
         "num_parameters": spec.num_parameters,
+        "num_active_parameters": spec.num_active_parameters,
+        "trainable": not planned_only_models(spec),
         "native_length": spec.max_position_embeddings,
         "num_layers": spec.num_layers,
         "hidden_size": spec.hidden_size,

@@ -16,6 +16,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from core.attention.register import ATTENTION_NAME, register_attention
 from core.model.nf4 import quantise_linears
 from planner.errors import ConfigError
+from planner.model_checks import planned_only_models
 from planner.model_spec import model_spec_from_config
 from planner.types import ModelSpec, RunConfig
 
@@ -34,6 +35,8 @@ def load_model(config: RunConfig, device: torch.device) -> tuple[nn.Module, Mode
     try:
         raw_config, _ = PretrainedConfig.get_config_dict(config.model)
         spec = model_spec_from_config(config.model, raw_config)  # first: it refuses a family by name
+        for what, why, fix in planned_only_models(spec):
+            raise ConfigError(what, why=why, fix=fix)
         model_config = AutoConfig.from_pretrained(config.model)
         check_attention(model_config, config.max_length)
         scale_rope(model_config, dict(config.rope_scaling))

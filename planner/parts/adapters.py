@@ -151,7 +151,7 @@ def _saved_by_adapters(
 
     qkv, gate_up = members_of("q_proj", "k_proj", "v_proj"), members_of("gate_proj", "up_proj")
     add("adapter.attention.input", SAVED, qkv, all_but_first(qkv))
-    add("adapter.attention.output", SAVED, members_of("o_proj"), set() if own_copies else {"o_proj"})
+    add("adapter.attention.output", SAVED_BY_MLP, members_of("o_proj"), set() if own_copies else {"o_proj"})
     add("adapter.mlp_input", SAVED_BY_MLP, gate_up, all_but_first(gate_up))
     add("adapter.mlp_product", SAVED_BY_DOWN, members_of("down_proj"), set())
     if casts and ctx.config.autocast:
@@ -187,7 +187,8 @@ def _transients_of_adapters(
     liger = ctx.config.optimization("liger")
     fuses = liger.as_dict() if liger is not None else {"rms_norm": False, "swiglu": False}
     path = MlpPath(
-        adapted=names, casts=casts, autocast=ctx.config.autocast, fuses_swiglu=fuses["swiglu"],
+        adapted=names, casts=casts, autocast=ctx.config.autocast,
+        fuses_swiglu=fuses["swiglu"] and ctx.model.experts is None,
         fuses_norm=fuses["rms_norm"], drops=dropout > 0,
     )  # fmt: skip
     own = without_adapters(s, fuses_swiglu=path.fuses_swiglu)

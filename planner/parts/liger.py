@@ -18,6 +18,7 @@ _SOURCE = "liger-kernel 0.8"
 
 def liger_effect(ctx: PlanContext, *, rms_norm: bool, swiglu: bool, rope: bool) -> Effect:
     s = ctx.sizes
+    swiglu = swiglu and ctx.model.experts is None  # experts compute their own
     add: list[TermSpec] = []
     drop: list[Drop] = []
     if rms_norm and s.is_half:

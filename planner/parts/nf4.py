@@ -25,6 +25,7 @@ def nf4_effect(ctx: PlanContext, *, double_quant: bool, adapters: Effect) -> Eff
     s = ctx.sizes
     linears = ctx.model.num_linear_parameters
     rest = ctx.model.num_parameters - linears
+    others = (", experts" if ctx.model.experts else "") + (", vision tower" if ctx.model.tower_parameters else "")
     largest = max(inputs * outputs for inputs, outputs in s.linears.values())
     everywhere = frozenset(INSTANTS)
     return replace(
@@ -39,7 +40,7 @@ def nf4_effect(ctx: PlanContext, *, double_quant: bool, adapters: Effect) -> Eff
             ),
             TermSpec(
                 key="weights.unquantised", part="weights", instants=everywhere, bytes=s.c * rest,
-                formula=f"{s.c} * {rest}: embeddings, head, norms, biases", basis="exact",
+                formula=f"{s.c} * {rest}: embeddings, head, norms, biases{others}", basis="exact",
             ),
             TermSpec(
                 key="load.quantised", part="weights", instants=frozenset({"load"}), bytes=s.c * largest,

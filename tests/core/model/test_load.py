@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -91,6 +93,20 @@ def test_yarn_starts_from_the_length_before_an_earlier_scaling(folder):
 def test_missing_folder_is_bad_input():
     with pytest.raises(ConfigError, match=r"'/no/such/folder' could not be loaded. There is no such folder"):
         load_model(run_config(model="/no/such/folder"), CPU)
+
+
+def test_a_model_that_is_planned_only_is_not_loaded(tmp_path):
+    shape = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    experts = {
+        "model_type": "mixtral",
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "vocab_size": 100,
+        "num_key_value_heads": 2,
+    }
+    (tmp_path / "config.json").write_text(json.dumps({**shape, **experts}))
+    with pytest.raises(ConfigError, match="4 experts in 2 of 2 layers: it is planned only"):
+        load_model(run_config(model=str(tmp_path)), CPU)
 
 
 def test_a_folder_without_weights_is_bad_input(folder, tmp_path):
