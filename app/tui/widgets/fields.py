@@ -132,14 +132,17 @@ class FieldRow(Vertical):
                 )
             case _:
                 self.control = Input(compact=True, classes="control", select_on_focus=True)
-        self.complaint = Plain("", classes="complaint")
+        self._complaint: Plain | None = None  # mounted with the first one: most fields never have any
         self._complaint_words = ""
 
     def compose(self) -> ComposeResult:
         with Horizontal(classes="field-line"):
             yield Plain(self.spec.label, classes="field-label")
             yield self.control
-        yield self.complaint
+
+    def on_mount(self) -> None:
+        if self._complaint_words:
+            self._show_complaint()
 
     def show(self, text: str, choices: tuple[str, ...] = ()) -> None:
         """Set what stands there; a value being typed that means the same is left alone."""
@@ -160,8 +163,16 @@ class FieldRow(Vertical):
     def complain(self, words: str) -> None:
         if words != self._complaint_words:
             self._complaint_words = words
-            self.complaint.update(words)
-            self.set_class(bool(words), "-wrong")
+            if self.is_mounted:
+                self._show_complaint()
+
+    def _show_complaint(self) -> None:
+        if self._complaint is None:
+            self._complaint = Plain(self._complaint_words, classes="complaint")
+            self.mount(self._complaint)
+        else:
+            self._complaint.update(self._complaint_words)
+        self.set_class(bool(self._complaint_words), "-wrong")
 
     def on_input_changed(self, message: Input.Changed) -> None:
         message.stop()
