@@ -81,6 +81,8 @@ def test_a_config_of_something_else_says_what_it_is() -> None:
     with pytest.raises(ConfigError, match="is_encoder_decoder is true"):
         model_spec_from_config("t5", {"model_type": "t5", "is_encoder_decoder": True})
     with pytest.raises(ConfigError, match="text_config may be of one"):
+        model_spec_from_config("vl", {"model_type": "llava", "text_config": LLAMA})
+    with pytest.raises(ConfigError, match="cross-attention layers, which are not counted yet"):
         model_spec_from_config("vl", {"model_type": "mllama", "text_config": LLAMA})
     with pytest.raises(ConfigError, match="no model_type"):
         model_spec_from_config("empty", {})
