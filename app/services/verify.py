@@ -25,7 +25,7 @@ from core.run.interpreter import child_environment, python_argv
 from planner.errors import ConfigError, LaunchError
 from planner.types import INSTANTS, Instant, Preset
 
-TOLERANCE = 0.005  # of the dry run's bytes
+TOLERANCE = 0.005  # of the dry run's peak: what an instant may be off without moving a verdict
 TOLERANCE_BYTES = 64 * 1024**2
 REFERENCE_GPU = "H200"
 REFERENCE_LENGTH = 8192
@@ -65,6 +65,7 @@ class Difference:
     instant: Instant
     planned_bytes: int
     dry_run_bytes: int
+    allowed_bytes: int  # may be between them
 
     @property
     def error(self) -> float:
@@ -73,9 +74,7 @@ class Difference:
 
     @property
     def is_off(self) -> bool:
-        """Beyond the tolerance: a share or some bytes, whichever is larger."""
-        allowed = max(TOLERANCE * self.dry_run_bytes, TOLERANCE_BYTES)
-        return abs(self.planned_bytes - self.dry_run_bytes) > allowed
+        return abs(self.planned_bytes - self.dry_run_bytes) > self.allowed_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,12 +126,14 @@ def verify(cases: tuple[Case, ...]) -> Iterator[Verified]:
 def compare(case: Case, dry_run_bytes: Mapping[str, int]) -> Verified:
     terms = plan_resolved(case.resolved).worst_gpu.allocated.terms
     tensors = [term for term in terms if term.part != "runtime"]
+    allowed_bytes = max(round(TOLERANCE * max(dry_run_bytes.values())), TOLERANCE_BYTES)
     return Verified(
         case=case,
         differences=tuple(
             Difference(
                 instant=instant, dry_run_bytes=dry_run_bytes[instant],
                 planned_bytes=sum(term.bytes for term in tensors if instant in term.instants),
+                allowed_bytes=allowed_bytes,
             )
             for instant in INSTANTS
             if instant in dry_run_bytes

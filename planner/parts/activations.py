@@ -63,6 +63,8 @@ def saved_terms(s: Sizes, model: ModelSpec) -> tuple[TermSpec, ...]:
         width, heads = s.q + s.kv, s.H + model.num_kv_heads
         saved("attention.qk_norm", (4 * width + 4 * heads) * s.T, "4(q + kv + H + K) * T: q and k in fp32 before norm")
         saved("trainable.attention.qk_norm", c * width * s.T, f"{c}(q + kv) * T: normed q and k, for their weights")
+        if s.is_half:
+            terms.append(_qk_norm_backward(s, model))
     saved("mlp", 3 * c * s.f * s.T, f"3 * {c}f * T: gate, up, silu(gate)", SAVED_BY_MLP)
     n = normed_bytes(s, model)
     saved("trainable.norm1", n * s.d * s.T, f"{n}d * T: normed input, for the norm's weight")
@@ -71,6 +73,19 @@ def saved_terms(s: Sizes, model: ModelSpec) -> tuple[TermSpec, ...]:
     saved("trainable.mlp_input", c * s.d * s.T, f"{c}d * T: input of gate and up", SAVED_BY_MLP)
     saved("trainable.mlp_product", c * s.f * s.T, f"{c}f * T: input of down", SAVED_BY_DOWN)
     return tuple(terms)
+
+
+def _qk_norm_backward(s: Sizes, model: ModelSpec) -> TermSpec:
+    """What the backward of q's norm, the last of the two, holds beyond the kernel's, which is over by then."""
+    kernel = sum(
+        spec.bytes for spec in transient_terms(s) if spec.key == "attention_backward.gradients"
+    ) + s.c * (2 * s.num_q + 2 * s.num_kv) + 4 * s.num_lse + 4 * (s.q + s.kv) * s.T  # fmt: skip
+    own = 24 * s.q * s.T
+    return TermSpec(
+        key="attention_backward.qk_norm", part="activations", instants=ATTENTION_BACKWARD,
+        bytes=max(0, own - kernel),
+        formula=f"24q * T: five pieces of q in fp32, and its copy; less {kernel} of the kernel, whose tensors are gone",
+    )  # fmt: skip
 
 
 def transient_terms(s: Sizes) -> tuple[TermSpec, ...]:
