@@ -202,6 +202,9 @@ def _transients_of_adapters(
         forward, alone = max(last_norm, 6 * f + 14 * d if adapts_down else 2 * f + 6 * d), 2 * copies * f + 8 * d
     else:
         forward, alone = max(last_norm, 4 * f + 8 * d, 2 * f + 18 * d), (10 + 2 * beside) * f + 8 * d
+    tiled = ctx.config.optimization("tiled_mlp")
+    if tiled is not None:  # the last layer's MLP runs by tiles in forward too
+        forward = max(last_norm, alone // min(tiled.as_dict()["tiles"], s.T) + 2 * c * d)
     terms = [
         TermSpec(
             key="layer_forward.adapter", part="activations", instants=frozenset({"layer_forward"}),

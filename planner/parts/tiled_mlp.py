@@ -10,9 +10,12 @@ from __future__ import annotations
 from planner.effects import Confine, Drop, Effect, Scale, TermSpec, Work
 from planner.optimization import PlanContext
 from planner.parts.activations import MLP_BACKWARD, SAVED_BY_MLP, both_layers
+from planner.parts.adapters import target_names
 from planner.parts.recompute import recomputes_last_layer
 from planner.parts.sizes import evaluation_tokens
+from planner.types import DTYPE_BYTES
 
+MLP = ("gate_proj", "up_proj", "down_proj")
 OF_ONE_TILE = (
     "mlp", "liger.mlp", "adapter.mlp_input", "adapter.mlp_product", "trainable.mlp_input", "trainable.mlp_product"
 )  # fmt: skip
@@ -23,16 +26,15 @@ IN_EVALUATION = ("evaluation.layer", "evaluation.adapter")
 
 def tiled_mlp_effect(ctx: PlanContext, *, tiles: int) -> Effect:
     s = ctx.sizes
-    tiles = min(tiles, s.T)
-    if tiles <= 1:
-        return Effect()
+    tiles = min(tiles, s.T)  # one tile, too, keeps its input only and runs forward again
     recomputes = recomputes_last_layer(ctx)
     rows, mlp = s.c * s.d * s.T, 3 * s.d * s.f
     scaled = (
         *(f"layer.{piece}" for piece in OF_ONE_TILE), *IN_BACKWARD, *IN_EVALUATION, *(IN_FORWARD if recomputes else ())
     )  # fmt: skip
-    whole_forward = 2 * rows - 2 * rows // tiles
-    whole_evaluation = 4 * s.c * s.d * evaluation_tokens(ctx) * (tiles - 1) // tiles
+    whole_forward = 3 * rows - 2 * rows // tiles
+    evaluated = s.c * s.d * evaluation_tokens(ctx)
+    element, trained = _trained(ctx)
     return Effect(
         add=(
             *both_layers(s, "tiled_mlp.input", "activations", SAVED_BY_MLP, rows, f"{s.c}d * T: the MLP's input"),
@@ -45,7 +47,8 @@ def tiled_mlp_effect(ctx: PlanContext, *, tiles: int) -> Effect:
                     TermSpec(
                         key="layer_forward.tiles", part="activations", instants=frozenset({"layer_forward"}),
                         bytes=whole_forward,
-                        formula=f"2 * {s.c}d * T less one tile's: residual and, filled tile by tile, the MLP's output",
+                        formula=f"3 * {s.c}d * T, and a tile's less: residual, the MLP's input, and its output as it "
+                        "fills",
                     ),
                 )
                 if recomputes
@@ -53,7 +56,13 @@ def tiled_mlp_effect(ctx: PlanContext, *, tiles: int) -> Effect:
             ),
             TermSpec(
                 key="evaluation.tiles", part="activations", instants=frozenset({"evaluation_forward"}),
-                bytes=whole_evaluation, formula=f"4 * {s.c}d * tokens less one tile's: what is whole beside a tile",
+                bytes=5 * evaluated - 4 * evaluated // tiles,
+                formula=f"5 * {s.c}d * tokens, and a tile's less: what is whole beside a tile",
+            ),
+            TermSpec(
+                key="layer_backward.tile_sums", part="gradients", instants=MLP_BACKWARD, bytes=(4 + element) * trained,
+                formula=f"(4 + {element}) * {trained}: weight gradients of the MLP, summed in float32, and a tile's",
+                source="core/model/tiled_mlp.py",
             ),
         ),
         drop=tuple(
@@ -80,3 +89,15 @@ def tiled_mlp_effect(ctx: PlanContext, *, tiles: int) -> Effect:
             ),
         ),
     )  # fmt: skip
+
+
+def _trained(ctx: PlanContext) -> tuple[int, int]:
+    """(bytes of a parameter, how many are trained) of one layer's MLP."""
+    linears = ctx.model.linears
+    mlp = [name for name in MLP if name in linears]
+    setting = ctx.config.optimization("lora") or ctx.config.optimization("qlora")
+    if setting is None:
+        return ctx.sizes.c, sum(linears[name][0] * linears[name][1] for name in mlp)
+    knobs = setting.as_dict()
+    adapted = [name for name in target_names(knobs["targets"], linears) if name in mlp]
+    return DTYPE_BYTES[knobs["adapter_dtype"]], knobs["rank"] * sum(sum(linears[name]) for name in adapted)

@@ -116,6 +116,17 @@ def test_kept_attention_outputs_of_a_shared_row_keep_the_gradients(run_ranks, he
         assert any("attention outputs were kept" in claim for claim in answer["claims"])
 
 
+@pytest.mark.parametrize("lengths", [(19, 2, 33, 8), (1,)], ids=["a pack", "ranks without a token"])
+def test_the_mlp_by_tiles_of_a_shared_row_keeps_the_gradients(run_ranks, lengths):
+    row = random_row(lengths)
+    want_loss, want = plain_loss_and_gradients(tiny_model("qwen3", attention="sdpa", **EIGHT_FOUR), row)
+    tiled = (setting("gradient_checkpointing"), setting("tiled_mlp", tiles=3), *degrees_to_settings(HYBRID))
+    answers = run_ranks(train_step, 4, HYBRID, "qwen3", EIGHT_FOUR, [row], tiled)
+    assert abs(answers[0]["loss"] - want_loss) < 1e-9
+    assert_same_gradients(answers[0]["gradients"], want, 1e-8)
+    assert all("2 of 2 MLPs work in 3 tiles" in answer["claims"] for answer in answers)
+
+
 @pytest.mark.parametrize(
     "degrees", [RING_2, RING_4, ULYSSES_2, HYBRID], ids=["ring 2", "ring 4", "ulysses 2", "hybrid 2x2"]
 )

@@ -1,4 +1,4 @@
-"""What is planned before it can be trained: tiled MLP, streamed weights, shards over ranks; against hand numbers."""
+"""What is planned before it can be trained: streamed weights, shards over ranks; against hand numbers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from tests.planner.plans import (
     QWEN_7B,
     SMOLLM2,
     account_of,
-    catalog_model,
     cluster_of,
-    codes,
     cpu_cluster,
     environment_of,
     issue_of,
@@ -41,32 +39,6 @@ def bytes_of(result: Account, prefix: str, instant: Instant) -> int:
 
 def work_of(result: Account) -> dict[str, int]:
     return {item.key: item.amount for item in result.combined.work}
-
-
-class TestTiledMlp:
-    @pytest.mark.parametrize("tiles", [2, 8])
-    def test_a_tile_of_the_mlp_is_there_in_backward(self, tiles: int) -> None:
-        whole, tiled = account_of(LEAN), account_of({**LEAN, "tiled_mlp": {"tiles": tiles}})
-        for piece in ("layer.mlp", "layer_backward.mlp"):
-            assert bytes_of(tiled, piece, "layer_backward") == bytes_of(whole, piece, "layer_backward") // tiles
-        assert bytes_of(tiled, "layer.tiled_mlp.input", "layer_backward") == 2 * D * T
-        assert bytes_of(tiled, "layer_backward.tiles", "layer_backward") == 4 * D * T - 2 * D * T // tiles
-
-    def test_without_checkpointing_a_layer_keeps_the_input_in_place_of_all_that_is_wide(self) -> None:
-        whole, tiled = account_of(BF16), account_of({**BF16, "tiled_mlp": {"tiles": 8}})
-        # stock code keeps gate, up, silu(gate), the MLP's input for two adapters and their narrow inputs, the product
-        wide = (6 * F + 2 * D + 2 * F + 2 * 64 * 3) * T
-        saved = bytes_of(whole, "other_layers", "forward_loss") - bytes_of(tiled, "other_layers", "forward_loss")
-        assert saved == (N - 1) * (wide - 2 * D * T)
-        assert bytes_of(tiled, "layer.mlp", "forward_loss") == 0
-
-    def test_it_costs_one_more_forward_of_the_mlp(self) -> None:
-        more = work_of(account_of({**LEAN, "tiled_mlp": {}}))
-        assert more["gemm.tiles"] == 2 * N * 3 * D * F * T
-        assert more["gemm.tiles"] * QWEN_7B.num_linear_parameters == more["gemm.forward"] * N * 3 * D * F
-
-    def test_a_mixture_of_experts_is_refused(self) -> None:
-        assert "tiled-mlp-experts" in codes(plan_of({"tiled_mlp": {}}, model=catalog_model("Qwen/Qwen3-30B-A3B")))
 
 
 class TestWeightStreaming:
@@ -174,7 +146,7 @@ class TestFsdp:
         assert "1 / 2" in issue_of(both, "fsdp-galore").why
 
 
-@pytest.mark.parametrize("name", ["tiled_mlp", "weight_streaming", "fsdp"])
+@pytest.mark.parametrize("name", ["weight_streaming", "fsdp"])
 def test_plans_name_them_and_the_search_does_not(name: str) -> None:
     values: dict[str, Any] = {"parallel": ParallelDegrees(data=2)}
     plan = plan_of({**LEAN, name: {}}, **values)

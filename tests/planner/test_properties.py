@@ -153,10 +153,12 @@ def test_each_lever_lowers_what_it_is_for(case: dict[str, Any]) -> None:
     levers = ("gradient_checkpointing", "checkpoint_offload")
     plain = {name: knobs for name, knobs in case["optimizations"].items() if name not in levers}
     kept, recomputed = (
-        account_of(**{**case, "optimizations": chosen}).combined.breakdown().peak_bytes
+        account_of(**{**case, "optimizations": chosen}).combined.breakdown()
         for chosen in (plain, {**plain, "gradient_checkpointing": {}})
     )
-    assert recomputed <= kept
+    # where all gradients together are the peak, the first layer's input is there beside what is recomputed from it
+    first_input = next(term.bytes for term in recomputed.terms if term.key == "layer_inputs.last")
+    assert recomputed.peak_bytes <= kept.peak_bytes + first_input
 
 
 @given(cases(), st.sampled_from([1, 4, 100]))

@@ -14,7 +14,8 @@ from app.services.importing.parallelism import leave_out_dropout
 from planner.types import Issue, Preset
 
 STEADY_ROWS = 16  # of an optimizer step: what ms-swift aims at when nobody says
-_DROPOUT = "fake-parallel-dropout"  # the planner would leave out the head groups; the dropout is the smaller loss
+# the planner would leave out head groups or tiles; the dropout is the smaller loss
+_DROPOUT = ("fake-parallel-dropout", "tiled-mlp-dropout")
 NOISY_ROWS = 8  # below this, single rows move the loss visibly
 
 
@@ -61,7 +62,7 @@ def _ask_planner(draft: Draft) -> None:
     for _ in range(1 + len(draft.facts.registry)):  # each round leaves one optimization, or the dropout, out
         issues = draft.facts.objections(_plannable(draft))
         mendable = [issue for issue in issues if issue.severity == "error" and _concerns_optimizations(issue, draft)]
-        others = [issue for issue in mendable if issue.code != _DROPOUT]
+        others = [issue for issue in mendable if issue.code not in _DROPOUT]
         if others:
             _mend(draft, others[0])
         elif mendable:

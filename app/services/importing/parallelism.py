@@ -99,7 +99,7 @@ def _legal_groups(draft: Draft, wanted: int) -> tuple[int, str]:
 
 
 def leave_out_dropout(draft: Draft) -> None:
-    """Of the adapters, for head groups; the checks call it when the planner objects to both."""
+    """Of the adapters, for head groups and tiles; the checks call it when the planner objects to both."""
     key = f"{draft.method}.dropout"
     had = draft.values.pop(key, 0.0)
     if not had:
@@ -109,8 +109,9 @@ def leave_out_dropout(draft: Draft) -> None:
     whose = f"{draft.tool}'s own adapter dropout" if implied else "Adapter dropout"
     draft.tell(
         "ignored" if implied else "impossible", (), what=f"{whose} of {had:g} is left out.", keys={key: None},
-        why="Head groups are computed twice and must see the same adapter both times.",
-        fix=f"--set fake_parallel=null --set {key}={had:g} keeps the dropout.",
+        why="Head groups and tiles are computed twice and must see the same adapter both times.",
+        fix=" ".join(f"--set {name}=null" for name in ("fake_parallel", "tiled_mlp") if name in draft.values)
+        + f" --set {key}={had:g} keeps the dropout.",
     )  # fmt: skip
 
 

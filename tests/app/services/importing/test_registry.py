@@ -109,11 +109,13 @@ def test_a_method_that_is_only_planned_stays_in_the_preset_and_is_told():
 
 def test_a_kernel_by_number_stands_where_the_machine_has_it():
     hopper = Environment(source="detected", packages={"flash-attn-3": "3.0"}, compute_capability=(9, 0))
-    ampere = Environment(source="detected", packages={"flash-attn-3": "3.0"}, compute_capability=(8, 6))
+    ada = Environment(source="detected", packages={"flash-attn-3": "3.0"}, compute_capability=(8, 9))
+    ampere = Environment(source="detected", packages={"flash-attn-3": "3.0"}, compute_capability=(8, 0))
     bare = Environment(source="detected", packages={}, compute_capability=(9, 0))
     flag = "--attn_impl flash_attention_3"
     assert imported_with(flag, machine=hopper).preset.values["flash_attention"] == "3"
-    assert imported_with(flag, machine=ampere).preset.values["flash_attention"] == "3"
+    assert imported_with(flag, machine=ada).preset.values["flash_attention"] == "3"
+    assert "flash_attention" not in imported_with(flag, machine=ampere).preset.values
     lacking = imported_with(flag, machine=bare)
     assert "flash_attention" not in lacking.preset.values
     assert "flash-attn-3" in next(f.why for f in lacking.findings if "attn_impl" in " ".join(f.flags))
