@@ -5,7 +5,7 @@ from __future__ import annotations
 import locale
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from rich.text import Text
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.filter import LineFilter, Monochrome
 from textual.markup import escape
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
@@ -20,7 +21,7 @@ from textual.screen import Screen
 from app.services.draft import Draft
 from app.tui.screens.dialogs import TextScreen
 from app.tui.services import Services
-from app.tui.themes import DEFAULT_THEME, THEMES
+from app.tui.themes import COLOURLESS_THEME, DEFAULT_THEME, THEMES
 from app.tui.widgets.plain import visible_lines
 from app.views.text import legend_text
 from planner.errors import LongfitError
@@ -29,6 +30,8 @@ from planner.types import Preset
 if TYPE_CHECKING:
     from app.tui.screens.plan import PlanScreen
     from app.tui.screens.run import RunScreen
+
+_GREY = Monochrome()
 
 
 class LongfitApp(App[None]):
@@ -175,6 +178,11 @@ class LongfitApp(App[None]):
             yield SystemCommand(title, words or "preset", partial(self.open_preset, preset))
         for theme in THEMES:
             yield SystemCommand(f"theme {theme.name}", "colours", lambda name=theme.name: setattr(self, "theme", name))
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """In the theme without colour, what widgets colour by themselves is grey too, as under NO_COLOR."""
+        filters = super().get_line_filters()
+        return [*filters, _GREY] if self.theme == COLOURLESS_THEME else filters
 
     def _known_presets(self) -> tuple[Preset, ...]:
         """None while one of them cannot be read: the Presets screen says which."""

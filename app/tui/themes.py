@@ -30,3 +30,4 @@ THEMES = (
     ),
 )  # fmt: skip
 DEFAULT_THEME = "longfit-dark"
+COLOURLESS_THEME = "longfit-mono"

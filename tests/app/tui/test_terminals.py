@@ -96,6 +96,25 @@ async def test_themes_change_colours_and_not_a_single_character(services, tmp_pa
         assert len(set(colors)) == len(THEMES)
 
 
+async def test_the_theme_without_colour_leaves_only_greys(services, run_dir):
+    app = LongfitApp(services, preset=PRESET, run_dir=run_dir, theme="longfit-mono")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await drawn(pilot)
+        for key in ("1", "2", "4"):
+            await pilot.press(key)
+            await settle(pilot)
+            colors = {
+                color.triplet
+                for strip in app.screen._compositor.render_strips()
+                for segment in strip
+                if segment.style
+                for color in (segment.style.color, segment.style.bgcolor)
+                if color is not None and color.triplet is not None
+            }
+            assert colors
+            assert all(max(color) - min(color) <= 2 for color in colors), key
+
+
 async def test_no_color_leaves_only_greys(services, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     app = LongfitApp(services, preset=PRESET)
