@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import secrets
 import shlex
 import shutil
 import struct
@@ -29,7 +30,7 @@ class Tmux:
     """A server of its own, with one window of 80 x 24."""
 
     def __init__(self, command):
-        self._server = f"longfit-test-{os.getpid()}"
+        self._server = f"longfit-test-{secrets.token_hex(4)}"  # one that is ending still holds its name for a moment
         shell = f"{shlex.join(command)}; echo left with $?; sleep 600"
         environment = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
         self.call("new-session", "-d", "-x", "80", "-y", "24", shell, env=environment)
