@@ -87,6 +87,10 @@ def test_a_real_run_is_followed_searched_stopped_and_resumed_in_tmux(tiny_preset
         tmux.close()
         tmux = Tmux([*LONGFIT, "attach", "last"])
         tmux.until("RUNNING")
+        tmux.close()  # a terminal that is closed, or a connection that breaks: nobody said goodbye
+        tmux = Tmux([*LONGFIT, "attach", "last"])
+        tmux.until("RUNNING")
+        assert observed_state(run).attempt == 1
         tmux.press("x")
         tmux.until("STOPPED", "resumable")
         stopped_at = observed_state(run).step
