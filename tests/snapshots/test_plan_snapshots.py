@@ -3,6 +3,7 @@
 import pytest
 
 from app.tui.app import LongfitApp
+from core.optimizations import REGISTRY
 from tests.app.tui.conftest import settle, until
 from tests.app.tui.fakes import PRESET, FakeServices
 from tests.snapshots.screen_check import check_themes, every_size
@@ -10,8 +11,16 @@ from tests.snapshots.screen_check import check_themes, every_size
 pytestmark = pytest.mark.snapshot
 
 
+# what the form offers here: later entries of the registry are no change of the screen
+OFFERED = (
+    "lora", "qlora", "gradient_checkpointing", "fused_loss", "packing", "liger", "flash_attention",
+    "checkpoint_offload", "ulysses", "ring", "fake_parallel",
+)  # fmt: skip
+
+
 @pytest.fixture
-def app():
+def app(monkeypatch):
+    monkeypatch.setattr("app.tui.fields.REGISTRY", {name: REGISTRY[name] for name in OFFERED})
     return LongfitApp(FakeServices(), preset=PRESET)
 
 
