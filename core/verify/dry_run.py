@@ -33,7 +33,7 @@ from core.verify.live_bytes import LiveBytes
 from planner.errors import ConfigError
 from planner.types import INSTANTS, Instant, RunConfig
 
-DEPTHS = (2, 3)
+ENDS = 2  # a first and a last layer
 CPU = torch.device("cpu")
 
 
@@ -48,7 +48,7 @@ class DryRun:
         return max(self.by_instant.values())
 
 
-def dry_run(config: RunConfig, model_config: Mapping[str, Any], depths: tuple[int, int] = DEPTHS) -> DryRun:
+def dry_run(config: RunConfig, model_config: Mapping[str, Any]) -> DryRun:
     """What ``config`` allocates on a CUDA device; ``model_config`` is the model's ``config.json``.
 
     Raises:
@@ -61,14 +61,20 @@ def dry_run(config: RunConfig, model_config: Mapping[str, Any], depths: tuple[in
             fix="Verify the same preset on one GPU: --gpu with a count of 1.",
         )
     num_layers = int(model_config["num_hidden_layers"])
-    few, more = (depth_peaks(config, with_depth(model_config, depth)) for depth in depths)
-    whole = {
-        phase: few[phase] + (more[phase] - few[phase]) * (num_layers - depths[0]) // (depths[1] - depths[0])
-        for phase in few
-    }
+    depth = _smallest_depth(config)
+    if depth + 1 < num_layers:
+        few, more = (depth_peaks(config, with_depth(model_config, n)) for n in (depth, depth + 1))
+        whole = {phase: few[phase] + (more[phase] - few[phase]) * (num_layers - depth) for phase in few}
+    else:
+        whole = depth_peaks(config, model_config)
     # the planner has one instant for both: which of them is larger may change with depth
     whole["optimizer_step"] = max(whole["optimizer_step"], whole.pop("embedding_backward", 0))
     return DryRun(by_instant={instant: whole[instant] for instant in INSTANTS if instant in whole})
+
+
+def _smallest_depth(config: RunConfig) -> int:
+    """From here on every layer more is like the others: those that are treated differently are all there."""
+    return ENDS + sum(setting.as_dict().get("kept_layers", 0) for setting in config.optimizations)
 
 
 def depth_peaks(

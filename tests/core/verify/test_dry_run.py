@@ -53,14 +53,26 @@ def test_it_allocates_what_the_run_allocates_on_real_tensors(model: dict[str, An
     assert {phase: dry[phase] - real[phase] for phase in dry} == dict.fromkeys(dry, 0)
 
 
-@pytest.mark.parametrize("run", ["full", "adapters, attention kept"])
-def test_two_depths_tell_any_depth(run: str) -> None:
-    optimizations, values = RUNS[run]
-    config = run_config(optimizations, max_length=TOKENS, **values)
-    told = dry_run(config, LLAMA).by_instant
-    at_depth = depth_peaks(config, LLAMA)
+@pytest.mark.parametrize(
+    "optimizations",
+    [
+        {},
+        {**ADAPTERS, "gradient_checkpointing": {"save_attention": True}},
+        {**ADAPTERS, "gradient_checkpointing": {"kept_layers": 1}, "checkpoint_offload": {"kept_layers": 2}},
+    ],
+    ids=["full", "attention kept", "inputs in host memory"],
+)
+def test_two_depths_tell_any_depth(optimizations: dict[str, Any]) -> None:
+    config, deep = run_config(optimizations, max_length=TOKENS), {**LLAMA, "num_hidden_layers": 8}
+    told, at_depth = dry_run(config, deep).by_instant, depth_peaks(config, deep)
     at_depth["optimizer_step"] = max(at_depth["optimizer_step"], at_depth.get("embedding_backward", 0))
     assert {instant: told[instant] - at_depth[instant] for instant in told} == dict.fromkeys(told, 0)
+
+
+def test_a_model_of_few_layers_is_run_whole() -> None:
+    config, shallow = run_config(ADAPTERS, max_length=TOKENS), with_depth(LLAMA, 2)
+    told, whole = dry_run(config, shallow).by_instant, depth_peaks(config, shallow)
+    assert told == {instant: whole[instant] for instant in told}
 
 
 @pytest.mark.parametrize("run", ["full", "adapters with autocast", "full, checkpointing, two micro-batches"])
