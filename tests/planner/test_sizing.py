@@ -29,27 +29,31 @@ def fewest(gpu: str, *counts: int, optimizations: dict[str, Any] | None = None, 
 
 
 def anything_fits(gpu: str, count: int, **values: Any) -> bool:
+    """Tiles of the MLP are the preset's choice in the search, and a decision of the ladder."""
     cluster = cluster_of(gpu, count)
-    problem = Problem(
-        config=run_config(LORA, parallel=ParallelDegrees(data=count), **values), model=QWEN_7B, cluster=cluster,
-        environment=environment_of(cluster), registry=REGISTRY,
-    )  # fmt: skip
-    priced = (price(problem, config) for config in candidates(problem))
+    problems = [
+        Problem(
+            config=run_config({**LORA, **tiles}, parallel=ParallelDegrees(data=count), **values), model=QWEN_7B,
+            cluster=cluster, environment=environment_of(cluster), registry=REGISTRY,
+        )
+        for tiles in ({}, {"tiled_mlp": {"tiles": 8}}, {"tiled_mlp": {"tiles": 32}})
+    ]  # fmt: skip
+    priced = (price(problem, config) for problem in problems for config in candidates(problem))
     return any(c is not None and c.verdict != "over" and c.config.method == "lora" for c in priced)
 
 
 def test_the_fewest_gpus_are_exactly_those_that_the_whole_space_needs() -> None:
-    found = fewest("A10", 1, 2, 3, 4, max_length=49152)
+    found = fewest("A10", 1, 2, 3, 4, max_length=131072)
     (answer,) = found.answers
     count = answer.cluster.num_gpus
     assert count > 1
     assert [sized.cluster.num_gpus for sized in found.rejected] == list(range(1, count))
-    assert anything_fits("A10", count, max_length=49152)
-    assert not anything_fits("A10", count - 1, max_length=49152)
+    assert anything_fits("A10", count, max_length=131072)
+    assert not anything_fits("A10", count - 1, max_length=131072)
 
 
 def test_longer_rows_never_need_fewer() -> None:
-    lengths = (8192, 32768, 49152)
+    lengths = (8192, 49152, 131072)
     counts = [fewest("A10", 1, 2, 3, 4, max_length=length).answers[0].cluster.num_gpus for length in lengths]
     assert counts == sorted(counts)
 
