@@ -23,6 +23,7 @@ from app.tui.screens.dialogs import TextScreen
 from app.tui.services import Services
 from app.tui.themes import COLOURLESS_THEME, DEFAULT_THEME, THEMES
 from app.tui.widgets.plain import visible_lines
+from app.views.parts import VERDICT_MEANING, VERDICT_WORDS
 from app.views.text import legend_text
 from planner.errors import LongfitError
 from planner.types import Preset
@@ -206,6 +207,7 @@ def _bindings(screen: Screen[Any]) -> list[Binding]:
 
 
 def help_text(screen: Screen[Any], *, ascii_only: bool) -> str:
+    verdicts = "\n".join(f"{VERDICT_WORDS[verdict]}: {meaning}" for verdict, meaning in VERDICT_MEANING.items())
     keys = "\n".join(
         f"{screen.app.get_key_display(binding):<4} {binding.tooltip or binding.description}"
         for binding in _bindings(screen)
@@ -213,7 +215,7 @@ def help_text(screen: Screen[Any], *, ascii_only: bool) -> str:
     return (
         f"{keys}\nTab moves between fields, Ctrl+P lists every command.\n"
         "Leaving never stops a run: `longfit attach` shows it again.\n\n"
-        f"What the patterns mean\n{legend_text(ascii_only=ascii_only)}"
+        f"What the patterns mean\n{legend_text(ascii_only=ascii_only)}\n\nWhat the verdicts mean\n{verdicts}"
     )
 
 

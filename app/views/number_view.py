@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from app.views.explain_view import explain_text
 from app.views.format import format_bytes, format_count, format_duration, format_share, format_tokens_per_second
-from app.views.parts import VERDICT_WORDS
+from app.views.parts import VERDICT_MEANING, VERDICT_WORDS
 from app.views.plan_view import batch_words, instant_rows, part_rows, peak_words, speed_words, term_label
 from planner.mfu import CONVENTION
 from planner.plan import FITS_SHARE
@@ -60,7 +60,6 @@ def _verdict_text(plan: Plan) -> str:
     """The rule of planner/plan.py with the numbers put in, for each thing that it judges."""
     gpu = plan.worst_gpu
     usable, used, upper = gpu.usable_bytes, gpu.used_bytes, gpu.band_bytes[1]
-    share = format_share(FITS_SHARE)
     lines = [
         f"{VERDICT_WORDS[plan.verdict]}: the worst of GPU, host memory and disk.",
         f"GPU {gpu.index}: used {format_bytes(used)} ({used:,} bytes), at most {format_bytes(upper)} by the band, of "
@@ -70,11 +69,8 @@ def _verdict_text(plan: Plan) -> str:
         f"disk: {format_bytes(plan.disk_bytes)}: {plan.disk_verdict}"
         + ("." if plan.cluster.disk_free_bytes is None else f" ({format_bytes(plan.cluster.disk_free_bytes)} free)."),
         "",
-        f"FITS: the upper end of the band is below {share} of what is usable, "
-        f"{format_bytes(round(FITS_SHARE * usable))}.",
-        "TIGHT: it is not, and yet the expected use is no more than what is usable.",
-        "OVER: the expected use is more than what is usable.",
-        "UNVERIFIED: nobody knows how much there is.",
+        f"{format_share(FITS_SHARE)} of what is usable is {format_bytes(round(FITS_SHARE * usable))}.",
+        *(f"{VERDICT_WORDS[verdict]}: {meaning}." for verdict, meaning in VERDICT_MEANING.items()),
     ]
     return "\n".join(lines)
 

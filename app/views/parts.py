@@ -60,6 +60,12 @@ INSTANT_LABELS: dict[Instant, str] = {
     "save": "saving",
 }
 VERDICT_WORDS: dict[Verdict, str] = {"fits": "FITS", "tight": "TIGHT", "over": "OVER", "unverified": "UNVERIFIED"}
+VERDICT_MEANING: dict[Verdict, str] = {
+    "fits": "the upper end of the band is below 92 % of what is usable",
+    "tight": "it is not, and yet the expected use is no more than what is usable",
+    "over": "the expected use is more than what is usable",
+    "unverified": "it fits by the formulas, and has a part that no run has measured: a rehearsal would",
+}
 BASIS_MEANING: dict[Basis, str] = {
     "exact": "follows from shapes and dtypes alone",
     "measured": "measured on this kind of machine",

@@ -275,5 +275,5 @@ async def test_help_lists_every_key_and_pattern(app):
         await pilot.press("?")
         await pilot.pause()
         text = str(app.screen.query_one(Plain).content)
-        for fact in ("half", "launch", "Leaving never stops a run", "≡ logits, loss"):
+        for fact in ("half", "launch", "Leaving never stops a run", "≡ logits, loss", "TIGHT: it is not"):
             assert fact in text, fact

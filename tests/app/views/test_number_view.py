@@ -2,9 +2,11 @@
 
 import pytest
 
-from app.views.format import format_bytes
+from app.views.format import format_bytes, format_share
 from app.views.number_view import number_rows, number_text
+from app.views.parts import VERDICT_MEANING
 from planner.errors import ConfigError
+from planner.plan import FITS_SHARE
 from tests.app import plans
 
 
@@ -35,7 +37,9 @@ def test_the_verdict_shows_its_rule_with_the_numbers():
     text = number_text(plan, "verdict")
     assert text.startswith("TIGHT")
     assert f"{plan.worst_gpu.usable_bytes:,} bytes" in text
-    assert "92 %" in text
+    assert f"92 % of what is usable is {format_bytes(round(0.92 * plan.worst_gpu.usable_bytes))}." in text
+    for word, meaning in (("FITS", "below 92 %"), ("OVER", "more than"), ("UNVERIFIED", "no run has measured")):
+        assert any(line.startswith(word) and meaning in line for line in text.splitlines()), word
 
 
 def test_speed_is_a_quotient_of_what_is_shown():
@@ -47,3 +51,7 @@ def test_speed_is_a_quotient_of_what_is_shown():
 def test_a_name_that_is_none_is_refused_with_the_nearest():
     with pytest.raises(ConfigError, match="nothing called"):
         number_text(plans.plan(), "logit")
+
+
+def test_the_share_that_the_words_name_is_the_planners():
+    assert format_share(FITS_SHARE) in VERDICT_MEANING["fits"]
