@@ -104,9 +104,12 @@ def depth_peaks(
             optimizer = build_optimizer(
                 setup.model, optim=config.optim, learning_rate=config.learning_rate, weight_decay=config.weight_decay,
                 betas=(config.adam_beta1, config.adam_beta2), epsilon=config.adam_epsilon,
+                master_weights=config.master_weights, projection=setup.projection, seed=config.seed,
             )  # fmt: skip
-        for group in optimizer.param_groups:  # what torch chooses on a GPU
-            group["foreach"] = not group["fused"]
+            setup.optimizer = optimizer
+        for group in optimizer.param_groups:
+            if "foreach" in group:  # what torch chooses on a GPU
+                group["foreach"] = not group["fused"]
         watch(setup.causal_lm.get_decoder(), enter)
 
         def rows(samples: int, count: int, kind: type[LongestRows] = LongestRows) -> LongestRows:
