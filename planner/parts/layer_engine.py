@@ -8,6 +8,8 @@ at a time; ``engine.`` terms are its own, ``waiting.`` terms those of the layers
 
 from __future__ import annotations
 
+from typing import Literal
+
 from planner.attention_kernels import KernelName, Version, candidates
 from planner.effects import Drop, Effect, TermSpec, Work
 from planner.layer_policy import LayerPolicy, layer_policies, outputs_wait_on_host, tile_bounds
@@ -24,7 +26,6 @@ _REPLACED = (
 _REPLACED_WORK = (
     "memory.layers", "gemm.adapters", "memory.adapters", "overhead.launches", "overhead.adapters", "memory.dequantise"
 )  # fmt: skip
-_MLP: frozenset[Instant] = frozenset({"layer_backward", "backward_end"})
 _LOSS: frozenset[Instant] = frozenset({"forward_loss", "loss_backward"})
 _SOURCE = "core/layer/decoder_layer.py"
 LAYER_LAUNCH_NS = 55 * 6_000  # about 55 operators of a layer's forward
@@ -32,30 +33,48 @@ LAYER_LAUNCH_NS = 55 * 6_000  # about 55 operators of a layer's forward
 
 def layer_engine_effect(ctx: PlanContext) -> Effect:
     policies = layer_policies(ctx.config, ctx.model)
+    at_the_end = _end(ctx, policies)
     return Effect(
-        add=(*_waiting_terms(ctx.sizes, policies), *_working_terms(ctx, policies), *_loss_terms(ctx)),
+        add=(
+            *_waiting_terms(ctx.sizes, policies, at_the_end),
+            *_working_terms(ctx, policies, at_the_end),
+            *_loss_terms(ctx),
+        ),
         drop=tuple(Drop(key=key, formula="computed by the layer engine") for key in _REPLACED),
         add_work=_work(ctx, policies),
         drop_work=tuple(Drop(key=key, formula="computed by the layer engine") for key in _REPLACED_WORK),
     )
 
 
-def _waiting_terms(s: Sizes, policies: tuple[LayerPolicy, ...]) -> list[TermSpec]:
-    """Inputs, attention outputs and products of all layers, in forward, in the last layer's backward, and in the
-    first's."""
+def _end(ctx: PlanContext, policies: tuple[LayerPolicy, ...]) -> Literal["mlp", "attention"]:
+    """The fullest moment of a backward that is nearly through, with nearly all gradients there: the first layer's MLP,
+    or the second layer's attention, whose first layer waits already."""
+    s, first = ctx.sizes, policies[0]
+    waiting = s.c * s.d * s.T + (s.c * s.num_q if first.keeps_attention else 0)
+    waiting += s.c * (s.num_q + 2 * s.num_kv) if first.keeps_products else 0
+    in_attention = _attention_bytes(ctx, first)[0] + waiting
+    return "attention" if len(policies) > 1 and in_attention > _mlp_bytes(ctx, first)[0] else "mlp"
+
+
+def _waiting_terms(
+    s: Sizes, policies: tuple[LayerPolicy, ...], at_the_end: Literal["mlp", "attention"]
+) -> list[TermSpec]:  # fmt: skip
+    """Inputs, attention outputs and products of all layers, in forward, in the last layer's backward, and at its
+    end."""
     terms: list[TermSpec] = []
 
     def waits(name: str, text: str, one: int, here: list[bool], moves: bool, *, done: bool = False) -> None:
         """``here``: of each layer, whether its copy is on the GPU from forward to backward. ``done``: the layer at work
         lets go of it before its attention runs backward."""
         held = sum(here)
+        at_end = sum(is_here or moves for is_here in here[: 2 if at_the_end == "attention" else 1])
         # beside the last layer that of the one below it leaves, or arrives, if it is on the host
         arriving = int(moves and here[-1] and len(here) > 1 and not here[-2])
         spread: tuple[tuple[str, frozenset[Instant], int], ...] = (
             ("layer", frozenset({"layer_forward"}), held + arriving), ("loss", _LOSS, held),
             ("mlp", frozenset({"layer_backward"}), held + arriving),
             ("attention", frozenset({"attention_backward"}), held + arriving - int(done and here[-1])),
-            ("end", frozenset({"backward_end"}), int(here[0] or moves)),
+            ("end", frozenset({"backward_end"}), at_end - int(done and at_the_end == "attention" and here[1])),
         )  # fmt: skip
         for when, instants, layers in spread:
             terms.append(
@@ -77,16 +96,15 @@ def _waiting_terms(s: Sizes, policies: tuple[LayerPolicy, ...]) -> list[TermSpec
     return terms
 
 
-def _working_terms(ctx: PlanContext, policies: tuple[LayerPolicy, ...]) -> list[TermSpec]:
+def _working_terms(
+    ctx: PlanContext, policies: tuple[LayerPolicy, ...], at_the_end: Literal["mlp", "attention"]
+) -> list[TermSpec]:  # fmt: skip
     """The layer at work, by the policy of the last one: the first to run backward."""
     s, c, policy = ctx.sizes, ctx.sizes.c, policies[-1]
     rows, eval_tokens = _tile_rows(s.T, policy), evaluation_tokens(ctx)
     eval_rows = _tile_rows(eval_tokens, policy)
     ranks = _ranks(ctx)
     recomputed_output = 0 if policy.keeps_attention else c * s.num_q + 4 * s.num_lse
-    mlp_rows = c * (s.d if policy.keeps_products else 2 * s.d) + c * (s.f if policy.keeps_products else 3 * s.f)
-    narrow = c * (ranks["o"] + ranks["gate_up"] + 2 * ranks["down"])
-    copies = ranks["parameters"]
     terms: list[TermSpec] = []
 
     def add(key: str, instants: frozenset[Instant], size: int, formula: str, part: Part = "activations") -> None:
@@ -123,33 +141,69 @@ def _working_terms(ctx: PlanContext, policies: tuple[LayerPolicy, ...]) -> list[
             "engine.output", frozenset({"layer_backward", "attention_backward", "backward_end"}), recomputed_output,
             f"({c}q + 4H) * T: attention's output, recomputed",
         )  # fmt: skip
+    in_mlp_too: frozenset[Instant] = frozenset({"layer_backward"})
+    in_attention_too: frozenset[Instant] = frozenset({"attention_backward"})
+    end: frozenset[Instant] = frozenset({"backward_end"})
+    if at_the_end == "attention":
+        in_attention_too |= end
+    else:
+        in_mlp_too |= end
+    add("engine.mlp", in_mlp_too, *_mlp_bytes(ctx, policy))
+    add("engine.attention", in_attention_too, *_attention_bytes(ctx, policy))
+    copies, in_qkv = ranks["parameters"], ranks["qkv_parameters"]
     add(
-        "engine.mlp", _MLP, (mlp_rows + narrow) * rows,
-        f"({mlp_rows} + {narrow}) * R, R = {rows}: norm's output, {'' if policy.keeps_products else 'h, gate, up, '}"
-        "gradient of the product; x A^T and its gradients",
-    )  # fmt: skip
-    add(
-        "engine.adapters", frozenset({"layer_backward", "attention_backward", "backward_end"}), (c + 6) * copies,
-        f"({c} + 6) * {copies}: A and B of one layer in the compute dtype, their gradients in fp32, the scaled ones",
+        "engine.adapters.mlp", in_mlp_too, (c + 6) * copies,
+        f"({c} + 6) * {copies}: A and B of one layer in the compute dtype, gradients in fp32, and the scaled ones",
         "adapters",
     )  # fmt: skip
-    group, scratch = _group_bytes(ctx, policy)
-    dn = c * s.d * s.T
+    text = f"4 * {copies - in_qkv}: gradients of o, gate, up, down; ({c} + 4) * {in_qkv}: A and B of q, k, v, gradients"
     add(
-        "engine.attention", frozenset({"attention_backward"}),
-        c * (s.d + 2 * ranks["qkv"]) * s.T + group + (scratch + dn if policy.head_groups > 1 else max(scratch, dn)),
-        f"{c}d * T: normed input; 2 * {c} * {ranks['qkv']} * T: x A^T; {group}: q, k, v and their gradients of one of "
-        f"{policy.head_groups} groups; {scratch}: the kernel's scratch; {dn}: gradient of the normed input"
-        + ("" if policy.head_groups > 1 else ", the larger of the two"),
+        "engine.adapters.attention", frozenset({"attention_backward"}), 4 * (copies - in_qkv) + (c + 4) * in_qkv, text,
+        "adapters",
     )  # fmt: skip
+    if at_the_end == "attention":  # where this layer's gradients are counted among all
+        add(
+            "engine.adapters.end", frozenset({"backward_end"}), c * in_qkv,
+            f"{c} * {in_qkv}: A and B of q, k, v", "adapters",
+        )  # fmt: skip
     if ctx.config.method == "qlora":
         mlp, attention = c * s.d * (s.q + 3 * s.f), c * s.d * (s.q + 2 * s.kv)
-        add("engine.dequantised.mlp", _MLP | {"layer_forward"}, mlp, f"{c}d(q + 3f): W of o, gate, up, down", "weights")
         add(
-            "engine.dequantised.attention", frozenset({"attention_backward"}), attention,
+            "engine.dequantised.mlp",
+            in_mlp_too | {"layer_forward"},
+            mlp,
+            f"{c}d(q + 3f): W of o, gate, up, down",
+            "weights",
+        )
+        add(
+            "engine.dequantised.attention", in_attention_too, attention,
             f"{c}d(q + 2kv): W of q, k, v", "weights",
         )  # fmt: skip
     return terms
+
+
+def _mlp_bytes(ctx: PlanContext, policy: LayerPolicy) -> tuple[int, str]:
+    """What one tile of the MLP's backward makes."""
+    s, c, ranks = ctx.sizes, ctx.sizes.c, _ranks(ctx)
+    rows = _tile_rows(s.T, policy)
+    per_row = c * (s.d + s.f if policy.keeps_products else 2 * s.d + 3 * s.f)
+    narrow = c * (ranks["o"] + ranks["gate_up"] + 2 * ranks["down"])
+    made = "norm's output, " + ("" if policy.keeps_products else "h, gate, up, ") + "gradient of the product"
+    return (per_row + narrow) * rows, f"({per_row} + {narrow}) * R, R = {rows}: {made}; x A^T and its gradients"
+
+
+def _attention_bytes(ctx: PlanContext, policy: LayerPolicy) -> tuple[int, str]:
+    """What attention's backward makes, head group by head group."""
+    s, c, ranks = ctx.sizes, ctx.sizes.c, _ranks(ctx)
+    group, scratch = _group_bytes(ctx, policy)
+    dn = c * s.d * s.T
+    grouped = policy.head_groups > 1
+    size = c * (s.d + 2 * ranks["qkv"]) * s.T + group + (scratch + dn if grouped else max(scratch, dn))
+    return size, (
+        f"{c}d * T: normed input; 2 * {c} * {ranks['qkv']} * T: x A^T; {group}: q, k, v and their gradients of one of "
+        f"{policy.head_groups} groups; {scratch}: the kernel's scratch; {dn}: gradient of the normed input"
+        + ("" if grouped else ", the larger of the two")
+    )  # fmt: skip
 
 
 def _group_bytes(ctx: PlanContext, policy: LayerPolicy) -> tuple[int, int]:
@@ -273,6 +327,7 @@ def _ranks(ctx: PlanContext) -> dict[str, int]:
         **ranks,
         "down": rank * ("down_proj" in names),
         "parameters": rank * sum(sum(linears[name]) for name in names),
+        "qkv_parameters": rank * sum(sum(linears[name]) for name in names if name in inputs["qkv"]),
         "inputs": sum(linears[name][0] for name in names),
         "outputs": sum(linears[name][1] for name in names),
     }

@@ -23,6 +23,7 @@ HOLES_SHARE = 0.09
 HOLES_BASE_BYTES_EXPANDABLE = 170 * MIB
 HOLES_RECOMPUTE_BYTES_EXPANDABLE = 130 * MIB
 HOLES_RECOMPUTE_PER_TOKEN_EXPANDABLE = 13  # times d
+HOLES_LAYER_ENGINE_BYTES_EXPANDABLE = 390 * MIB  # 286 to 516 MiB from 8K to 128K, whatever is kept or offloaded
 
 
 def allocated_runtime_terms(ctx: PlanContext) -> tuple[TermSpec, ...]:
@@ -76,7 +77,10 @@ def _expandable_holes(ctx: PlanContext, has_whole_logits: bool) -> tuple[Term, .
     s = ctx.sizes
     source = "benchmarks/results, one H200, expandable segments"
     holes, formula = HOLES_BASE_BYTES_EXPANDABLE, f"{HOLES_BASE_BYTES_EXPANDABLE // MIB} MiB"
-    if ctx.config.optimization("gradient_checkpointing") is not None:
+    if ctx.config.engine == "layer":
+        holes = HOLES_LAYER_ENGINE_BYTES_EXPANDABLE
+        formula, source = f"{holes // MIB} MiB", "benchmarks/results/2026-11-29-h200-engines.csv"
+    elif ctx.config.optimization("gradient_checkpointing") is not None:
         per_token = HOLES_RECOMPUTE_PER_TOKEN_EXPANDABLE * s.d
         holes += HOLES_RECOMPUTE_BYTES_EXPANDABLE + per_token * s.T
         formula += f" + {HOLES_RECOMPUTE_BYTES_EXPANDABLE // MIB} MiB + 13d * T = 13 * {s.d} * {s.T}"
