@@ -20,7 +20,7 @@ from planner.optimization import Registry
 from planner.price import ROOMY, Candidate, price, shortfall
 from planner.rope import reach
 from planner.space import Problem, candidates_by_method
-from planner.spend import spend
+from planner.spend import spend, tighten
 from planner.types import Alternative, ClusterSpec, Environment, ModelSpec, RunConfig
 
 LENGTH_STEP = 256  # lengths are answered in whole steps of this
@@ -70,7 +70,8 @@ def recommend(
 
 
 def _priced(problem: Problem, goal: str, limit: int, only_this_method: bool) -> list[Candidate]:
-    """Every combination that no check refuses, and where speed decides the fastest of them with memory spent.
+    """Every combination that no check refuses; by the method at hand, where none leaves room, the lowest with the MLP
+    by tiles; and where speed decides the fastest with memory spent.
 
     Another method ranks below all that fit by the one at hand: it is left out where these fill the answer.
     """
@@ -81,6 +82,10 @@ def _priced(problem: Problem, goal: str, limit: int, only_this_method: bool) -> 
         priced = _distinct([*priced, *worthwhile])
         if only_this_method or sum(candidate.verdict in ROOMY for candidate in priced) >= limit:
             break
+    own = [candidate for candidate in priced if candidate.config.method == problem.config.method]
+    if not any(candidate.verdict in ROOMY for candidate in own):
+        lowest = sorted(own, key=lambda candidate: candidate.sizes.used)[:MOST_SPENT]
+        priced = _distinct([*priced, *(tiled for c in lowest if (tiled := tighten(problem, c)) is not None)])
     if not by_speed:
         return priced
     fitting = sorted((c for c in priced if c.verdict in ROOMY), key=_ranking(problem, goal, {}))

@@ -1,4 +1,6 @@
-"""Memory that is left over buys speed: fewer layers are recomputed. Called by planner/search.py."""
+"""Memory that is left over buys speed: fewer layers are recomputed; where it lacks, the MLP runs by tiles. Called by
+planner/search.py.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from planner.space import Problem
 from planner.types import OptimizationSetting, RunConfig
 
 ENTRY, KNOB = "gradient_checkpointing", "kept_layers"
+TILES = "tiled_mlp"
 
 
 def spend(problem: Problem, candidate: Candidate) -> Candidate | None:
@@ -27,6 +30,18 @@ def spend(problem: Problem, candidate: Candidate) -> Candidate | None:
         else:
             most = middle - 1
     return best if best is not None and best.tokens_per_second > candidate.tokens_per_second else None
+
+
+def tighten(problem: Problem, candidate: Candidate) -> Candidate | None:
+    """The same with the MLP by tiles; None where it has them, or a check refuses them."""
+    if TILES not in problem.registry or candidate.config.optimization(TILES) is not None:
+        return None
+    if not problem.can_run(TILES, candidate.config):
+        return None
+    tiled = OptimizationSetting(name=TILES, knobs=tuple(knob_defaults(problem.registry[TILES]).items()))
+    order = list(problem.registry)
+    settings = sorted((*candidate.config.optimizations, tiled), key=lambda setting: order.index(setting.name))
+    return price(problem, replace(candidate.config, optimizations=tuple(settings)))
 
 
 def _keeping(problem: Problem, config: RunConfig, setting: OptimizationSetting, layers: int) -> RunConfig:

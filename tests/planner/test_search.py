@@ -275,3 +275,13 @@ def test_candidates_only_differ_in_what_may_change() -> None:
         )
         assert config.parallel.world == 2
         assert account(config, QWEN_7B, given["cluster"], given["environment"], REGISTRY).combined.issues == ()
+
+
+def test_where_nothing_fits_the_lowest_are_tried_with_the_mlp_by_tiles() -> None:
+    given = arguments({"lora": {"rank": 16, "adapter_dtype": "bfloat16"}}, gpu="A10", max_length=49152)
+    best = recommend(**given)[0]
+    assert best.verdict != "over"
+    assert "tiled_mlp" in names(best)
+    assert dict(best.changes)["tiled_mlp"] == 8
+    short = recommend(**{**given, "config": replace(given["config"], max_length=4096)}, limit=100)
+    assert all("tiled_mlp" not in names(alternative) for alternative in short)
