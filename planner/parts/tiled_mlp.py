@@ -10,7 +10,7 @@ from __future__ import annotations
 from planner.effects import Confine, Drop, Effect, Scale, TermSpec, Work
 from planner.optimization import PlanContext
 from planner.parts.activations import MLP_BACKWARD, SAVED_BY_MLP, both_layers
-from planner.parts.adapters import target_names
+from planner.parts.adapters import adapter_effect, target_names
 from planner.parts.recompute import recomputes_last_layer
 from planner.parts.sizes import evaluation_tokens
 from planner.types import DTYPE_BYTES
@@ -41,6 +41,11 @@ def tiled_mlp_effect(ctx: PlanContext, *, tiles: int) -> Effect:
             TermSpec(
                 key="layer_backward.tiles", part="activations", instants=MLP_BACKWARD, bytes=2 * rows - rows // tiles,
                 formula=f"2 * {s.c}d * T less one tile's: gradients of the MLP's output, and of its input as it fills",
+            ),
+            TermSpec(
+                key="layer_backward.norm", part="activations", instants=MLP_BACKWARD,
+                bytes=_norm_beyond_tiles(ctx, tiles),
+                formula=f"(20 + {s.c})d * T: the norm's backward in fp32, where it holds more than the tiles before it",
             ),
             *(
                 (
@@ -88,6 +93,31 @@ def tiled_mlp_effect(ctx: PlanContext, *, tiles: int) -> Effect:
                 formula=f"N * 5 * {s.c}f * T: SwiGLU of each tile again",
             ),
         ),
+    )  # fmt: skip
+
+
+def _norm_beyond_tiles(ctx: PlanContext, tiles: int) -> int:
+    """With small tiles the norm before the MLP is the fullest moment of its backward: five fp32 pieces of its input and
+    the residual's gradient. Liger's writes over what is there."""
+    s = ctx.sizes
+    liger = ctx.config.optimization("liger")
+    if liger is not None and liger.as_dict()["rms_norm"]:
+        return 0
+    rows, (element, trained) = s.c * s.d * s.T, _trained(ctx)
+    one_tile = (s.c * (6 * s.f + s.d) * s.T + _of_adapters(ctx)) // tiles
+    return max(0, (20 + s.c) * s.d * s.T - (3 * rows - rows // tiles + one_tile + (4 + element) * trained))
+
+
+def _of_adapters(ctx: PlanContext) -> int:
+    """What adapters add to the fullest moment of the whole MLP's backward."""
+    setting = ctx.config.optimization("lora") or ctx.config.optimization("qlora")
+    if setting is None:
+        return 0
+    knobs = {name: setting.as_dict()[name] for name in ("rank", "targets", "dropout", "adapter_dtype")}
+    scaled = {*(f"layer.{piece}" for piece in OF_ONE_TILE), *IN_BACKWARD}
+    return sum(
+        spec.bytes for spec in adapter_effect(ctx, **knobs).add
+        if spec.key in scaled and "layer_backward" in spec.instants
     )  # fmt: skip
 
 
