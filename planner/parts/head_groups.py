@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.effects import Drop, Effect, Scale, TermSpec, Work
 from planner.optimization import PlanContext
-from planner.parts.activations import ATTENTION_BACKWARD, SAVED, both_layers
+from planner.parts.activations import ATTENTION_BACKWARD, SAVED, both_layers, transient_terms
 from planner.parts.launches import HEAD_GROUP_BACKWARD, HEAD_GROUP_FORWARD, launch_work
 
 
@@ -25,6 +25,11 @@ def head_groups_effect(ctx: PlanContext, *, groups: int) -> Effect:
                 bytes=-(-group // groups) + 4 * s.d * s.T,
                 formula=f"(({s.c}(2q + 2kv) + 4H) / {groups} + 4d) * T: one group, fp32 gradient of the input",
                 source="core/optimizations/fake_parallel.py",
+            ),
+            TermSpec(
+                key="attention_backward.norm", part="activations", instants=ATTENTION_BACKWARD,
+                bytes=_norm_beyond_group(ctx, -(-group // groups), groups),
+                formula="20d * T: the norm's backward, five fp32 pieces, where it holds more than a group",
             ),
         ),
         drop=tuple(
@@ -56,3 +61,13 @@ def head_groups_effect(ctx: PlanContext, *, groups: int) -> Effect:
             ),
         ),
     )  # fmt: skip
+
+
+def _norm_beyond_group(ctx: PlanContext, group: int, groups: int) -> int:
+    """Small groups are less than the backward of the norm before them. Liger's writes over what is there."""
+    s = ctx.sizes
+    liger = ctx.config.optimization("liger")
+    if liger is not None and liger.as_dict()["rms_norm"]:
+        return 0
+    kernel = next(spec.bytes for spec in transient_terms(s) if spec.key == "attention_backward.gradients")
+    return max(0, 20 * s.d * s.T - (kernel // groups + group + (4 + s.c) * s.d * s.T))
