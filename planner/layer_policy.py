@@ -80,6 +80,4 @@ def layer_engine_obstacle(config: RunConfig, model: ModelSpec) -> str | None:
         return "it trains adapters over frozen weights (lora or qlora), and this run trains every weight"
     if adapters.as_dict()["dropout"] > 0:
         return f"it recomputes without random numbers, and {adapters.name}.dropout is {adapters.as_dict()['dropout']}"
-    if config.parallel.sequence > 1:
-        return f"it holds whole rows, and this run spreads each over {config.parallel.sequence} ranks"
     return None

@@ -33,6 +33,11 @@ class SequenceAttention(Protocol):
         """
         ...
 
+    def known(self, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        """What a KeptOutput of this attention holds, from the output that a call returned and the log-sum-exp that it
+        kept. Collective where the call is."""
+        ...
+
 
 class LocalAttention:
     """The rank holds the whole row."""
@@ -51,6 +56,9 @@ class LocalAttention:
         if kept is not None and known is None:
             kept.fill(out, lse)
         return out
+
+    def known(self, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        return out, lse
 
 
 class _LocalAttention(torch.autograd.Function):

@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from core.attention.kernel import AttentionKernel
-from core.attention.segments import backward_segments, forward_segments
+from core.attention.kept import KeptOutput
+from core.attention.sequence import SequenceAttention
 from core.layer.linears import Pass, Projections, frozen_linear
 from core.layer.row_ops import RowOps, Update
+from core.parallel.layout import SequenceLayout
 from planner.layer_policy import LayerPolicy, tile_bounds
 
 ATTENTION_LINEARS = ("q_proj", "k_proj", "v_proj")
@@ -35,8 +36,8 @@ class RowPart:
 
     cos: Tensor  # (T, h)
     sin: Tensor
-    cu_seqlens: tuple[int, ...]
-    kernel: AttentionKernel
+    layout: SequenceLayout
+    attention: SequenceAttention  # also over several ranks: T is what this one holds
 
 
 @dataclass(slots=True)
@@ -121,8 +122,9 @@ class DecoderLayer:
         if keeps_products:
             kept.qkv.append(projected)
         q, k, v = self._prepare(projected, row, in_place=not keeps_products)
-        out, lse = forward_segments(row.kernel, q, k, v, row.cu_seqlens, self._scale)
-        kept.lse.append(lse)
+        cell = KeptOutput()
+        out = row.attention(q, k, v, row.layout, self._scale, cell)
+        kept.lse.append(cell.read()[1])
         return _by_row(out)
 
     def _project(
@@ -214,10 +216,8 @@ class DecoderLayer:
         for group, (query_rows, kv_rows) in enumerate(self._groups):
             projected = kept.qkv[group] if kept.qkv else self._project(qkv, n, xa, query_rows, kv_rows)
             heads = self._prepare(projected, row, in_place=True)
-            grads = backward_segments(
-                row.kernel, self._by_head(dout[:, query_rows]), *heads, self._by_head(out[:, query_rows]),
-                kept.lse[group], row.cu_seqlens, self._scale,
-            )  # fmt: skip
+            out_heads, dout_heads = self._by_head(out[:, query_rows]), self._by_head(dout[:, query_rows])
+            grads = self._attended_backward(row, heads, out_heads, kept.lse[group], dout_heads)
             del heads
             if kept.qkv:
                 kept.qkv[group] = ()
@@ -230,6 +230,17 @@ class DecoderLayer:
         if dn is not None:
             self._norm_backward_(0, dx, qkv.widen(dxa, dn), x)
         return qkv.gradients()
+
+    def _attended_backward(
+        self, row: RowPart, heads: list[Tensor], out: Tensor, lse: Tensor, dout: Tensor
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        """Gradients of q, k, v (1, heads, T, h). The output is known, so that nothing attends forward again."""
+        cell = KeptOutput()
+        cell.fill(*row.attention.known(out, lse))
+        leaves = [x.detach().requires_grad_() for x in heads]
+        with torch.enable_grad():
+            attended = row.attention(*leaves, row.layout, self._scale, cell)
+        return torch.autograd.grad(attended, leaves, dout)
 
     def _unprepare(self, index: int, dhead: Tensor, projected: Tensor, row: RowPart) -> Tensor:
         """From the gradient of q, k or v (1, heads, T, h) to that of its projection, (T, heads * h)."""

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from core.attention.register import RowAttention
-from core.attention.sequence import LocalAttention
 from core.layer.decoder_layer import DecoderLayer, Kept, RowPart
 from core.layer.row_ops import RowOps, TorchRowOps
 from core.offload.layer_inputs import LayerInputs
@@ -103,11 +102,8 @@ class _InstalledLayer:
         self, hidden_states: Tensor, *, position_embeddings: tuple[Tensor, Tensor], longfit_row: RowAttention, **_: Any
     ) -> Tensor:
         """hidden_states (1, L, d), cos and sin (1, L, h) -> (1, L, d)."""
-        attention = longfit_row.attention
-        assert isinstance(attention, LocalAttention), "the layer engine holds whole rows"
-        attention.num_calls += self.layer.policy.head_groups
         cos, sin = position_embeddings
-        row = RowPart(cos=cos[0], sin=sin[0], cu_seqlens=longfit_row.layout.local_cu_seqlens, kernel=attention.kernel)
+        row = RowPart(cos=cos[0], sin=sin[0], layout=longfit_row.layout, attention=longfit_row.attention)
         with torch.autocast(hidden_states.device.type, enabled=False):
             return _Layer.apply(hidden_states, self, row, torch.is_grad_enabled(), *self.layer.parameters)
 

@@ -45,6 +45,9 @@ class RingAttention:
             kept.fill(out, lse)
         return out
 
+    def known(self, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        return out, lse
+
 
 class _RingAttention(torch.autograd.Function):
     @staticmethod

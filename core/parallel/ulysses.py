@@ -47,3 +47,6 @@ class UlyssesAttention:
             k, v = (x[:, :, None].expand(-1, -1, copies, -1, -1).flatten(1, 2) for x in (k, v))
         q, k, v = (scatter_heads(x, self.group) for x in (q, k, v))
         return gather_heads(self.inner(q, k, v, layout, scale, kept), self.group)
+
+    def known(self, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        return self.inner.known(scatter_heads(out.detach(), self.group), lse)

@@ -20,7 +20,9 @@ from planner.types import Instant, Part
 
 NAME = "engine layer"  # what the declarations below are attributed to
 _REPLACED = (
-    "layer.*", "other_layers.*", "layer_forward.*", "layer_backward.*", "attention_backward.*", "backward_end.*",
+    "layer.*", "other_layers.*", "layer_forward.*", "layer_backward.*", "backward_end.*", "attention_backward.residual",
+    "attention_backward.gradients", "attention_backward.qk_norm", "attention_backward.group",
+    "attention_backward.adapter",
     "evaluation.layer", "evaluation.adapter", "adapter_casts.*", "final_norm", "final_norm.*", "fused_loss.backward",
 )  # fmt: skip
 _REPLACED_WORK = (

@@ -29,10 +29,11 @@ def train_step(
     shape: dict[str, Any],
     rows: list[Row],
     optimizations: tuple[OptimizationSetting, ...],
+    engine: str = "module",
 ) -> dict[str, Any]:
     """One step with row i on data rank i: SUM-reduced loss and gradients, and what this rank held of it."""
     mesh = build_mesh(degrees, rank=rank, world=world)
-    setup = tiny_setup(tiny_model(family, **shape), *optimizations, mesh=mesh)
+    setup = tiny_setup(tiny_model(family, **shape), *optimizations, mesh=mesh, engine=engine)
     for name, parameter in setup.model.named_parameters():
         if ".lora_B." in name:  # zero at the start, which would hide what A gets
             parameter.data += torch.linspace(-0.1, 0.1, parameter.numel(), dtype=parameter.dtype).view_as(parameter)
