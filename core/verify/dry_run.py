@@ -58,7 +58,7 @@ def dry_run(config: RunConfig, model_config: Mapping[str, Any]) -> DryRun:
         raise ConfigError(
             f"A dry run has one rank, and this configuration has {config.parallel.world}.",
             why="Nothing is sent between ranks without memory.",
-            fix="Verify the same preset on one GPU: --gpu with a count of 1.",
+            fix="Verify its model instead: longfit verify MODEL.",
         )
     num_layers = int(model_config["num_hidden_layers"])
     depth = _smallest_depth(config)
