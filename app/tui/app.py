@@ -6,11 +6,11 @@ import locale
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from rich.text import Text
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter, Monochrome
@@ -30,7 +30,6 @@ from planner.types import Preset
 
 if TYPE_CHECKING:
     from app.tui.screens.plan import PlanScreen
-    from app.tui.screens.run import RunScreen
 
 _GREY = Monochrome()
 
@@ -154,14 +153,14 @@ class LongfitApp(App[None]):
         self.switch_to("run")
 
     def _first_preset(self) -> Preset:
-        presets = self.services.presets()
-        return next((preset for preset in presets if preset.origin != "built-in"), presets[0])
-
-    async def action_quit(self) -> None:
-        """Leave. A run that goes on is named, for it does not need this screen."""
-        run = cast("RunScreen | None", self._screens.get("run"))
-        words = run.farewell if run is not None else ""
-        self.exit(message=Text(words) if words else None)
+        """Of the person's own that can be read, else of those that ship; the Presets screen says what cannot be."""
+        names = self.services.preset_names()
+        for name in names:
+            with suppress(LongfitError):
+                preset = self.services.load_preset(name)
+                if preset.origin != "built-in":
+                    return preset
+        return self.services.load_preset(names[0])
 
     def action_help(self) -> None:
         of_focus = getattr(self.screen, "focus_help", "")

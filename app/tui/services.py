@@ -45,6 +45,12 @@ class Services:
 
         return list_presets()
 
+    def preset_names(self) -> tuple[str, ...]:
+        """Of the files that are there; none of them is read."""
+        from app.services.presets import preset_names
+
+        return tuple(preset_names())
+
     def load_preset(self, name: str) -> Preset:
         from app.services.presets import load_preset
 

@@ -71,7 +71,7 @@ class PlanScreen(Screen[None]):
     PANES = (("setup", "Setup"), ("plan-panel", "Memory"), ("alternatives", "Recommended"))
 
     def __init__(self, services: Services, preset: Preset) -> None:
-        super().__init__()
+        super().__init__(classes=f"-pane-{self.PANES[0][0]}")  # the tabs would say so later, which styles all anew
         self.services = services
         self.draft = Draft.of(preset)
         self.history: list[Draft] = []
@@ -89,7 +89,7 @@ class PlanScreen(Screen[None]):
         with Vertical(id="plan-body"):
             with Horizontal(id="plan-top"):
                 yield SetupForm(
-                    presets=tuple(preset.name for preset in self.services.presets()),
+                    presets=self.services.preset_names(),
                     models=self.services.model_names(),
                     gpus=self.services.gpu_names(),
                 )

@@ -78,6 +78,9 @@ class FakeServices(Services):
     def presets(self):
         return (PRESET, OTHER)
 
+    def preset_names(self):
+        return tuple(preset.name for preset in self.presets())
+
     def load_preset(self, name):
         return next((preset for preset in self.presets() if preset.name == name), None) or super().load_preset(name)
 

@@ -142,6 +142,21 @@ async def test_no_presets_and_a_broken_one_are_said(app, services):
         assert "x.yaml is not a preset." in notices(app)
 
 
+async def test_a_preset_that_cannot_be_read_does_not_keep_the_interface_from_starting(home):
+    folder = home / "config" / "longfit" / "presets"
+    folder.mkdir(parents=True)
+    (folder / "broken.yaml").write_text("a: [")
+    (folder / "mine.yaml").write_text(
+        Path(load_preset("demo-smollm2").path).read_text().replace("demo-smollm2", "mine")
+    )
+    app = LongfitApp()
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        await settle(pilot)
+        assert app.draft.preset.name == "mine"
+        await open_presets(pilot)
+        assert "broken.yaml" in notices(app)
+
+
 async def test_control_characters_of_a_preset_do_not_reach_the_terminal(services):
     hostile = replace(PRESET, name="\x1b]0;x\x07evil", description="\x1b[2J")
     services.presets = lambda: (hostile,)
