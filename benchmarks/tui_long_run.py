@@ -142,8 +142,7 @@ async def measure(run: Path) -> dict[str, float]:
     app = LongfitApp(run_dir=run)
     async with app.run_test(size=(120, 40)) as pilot:
         while not is_whole(app):
-            await pilot.pause(0.005)
-        await pilot.pause()  # what was drawn is on the screen
+            await asyncio.sleep(0.01)  # pilot.pause waits until nothing goes on, but the curve is being completed
         opened, opened_cpu = time.perf_counter() - start, time.process_time() - cpu_start
         feed = app.screen.feed  # type: ignore[attr-defined]
         while feed.is_sampled:
@@ -167,12 +166,13 @@ async def measure(run: Path) -> dict[str, float]:
 
 
 def is_whole(app: LongfitApp) -> bool:
-    """The Run screen has drawn state, curve, memory and the end of the log."""
+    """The Run screen has drawn state, curve and memory, and painted the end of the log."""
     screen = app.screen
     if not isinstance(screen, RunScreen) or not screen.is_drawn:
         return False
     log = screen.query_one(LogView)
-    return bool(screen.feed.loss.last and screen.feed.memory.ranks and log.scroll_y >= log.max_scroll_y > 0)
+    has_painted_end = bool(log._view) and log._view[-1][0] == len(log.log_file or ()) - 1
+    return bool(screen.feed.loss.last and screen.feed.memory.ranks and has_painted_end)
 
 
 def main() -> None:
