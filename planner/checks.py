@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.errors import ConfigError
-from planner.layer_policy import CARRIED_OUT
+from planner.layer_policy import CARRIED_OUT, layer_engine_obstacle
 from planner.model_checks import planned_only_models
 from planner.optimization import Optimization, PlanContext
 from planner.parts.optimizer import is_8bit
@@ -41,6 +41,7 @@ def collect_issues(ctx: PlanContext, optimizations: Sequence[Optimization]) -> t
         *_world(ctx),
         *_dtype(ctx),
         *_precision(ctx),
+        *_engine(ctx),
         *update_issues(ctx),
         *_planned_only(ctx, optimizations),
         *(issue for optimization in optimizations for issue in optimization.check(ctx)),
@@ -60,6 +61,28 @@ def _world(ctx: PlanContext) -> list[Issue]:
             f"the plan has {gpus} GPU(s).",
             why="Each rank is one GPU.",
             fix="Change the number of GPUs, or the degrees.",
+        )
+    ]  # fmt: skip
+
+
+def _engine(ctx: PlanContext) -> list[Issue]:
+    """The layer engine where it cannot run; on a GPU, why it is not used."""
+    obstacle = layer_engine_obstacle(ctx.config, ctx.model)
+    if obstacle is None:
+        return []
+    if ctx.config.engine == "layer":
+        return [
+            Issue(
+                code="engine-layer", severity="error", what="engine: layer cannot run this.",
+                why=f"The layer engine cannot: {obstacle}.", fix="Use engine: auto.", suggestion=(("engine", "auto"),),
+            )
+        ]  # fmt: skip
+    if ctx.cluster.gpu.kind == "cpu":
+        return []
+    return [
+        Issue(
+            code="engine-module", severity="info", what="transformers' modules compute the decoder layers.",
+            why=f"The layer engine, which is faster and leaner, cannot: {obstacle}.",
         )
     ]  # fmt: skip
 

@@ -77,6 +77,8 @@ RUN_KEYS: tuple[PresetKey, ...] = (
     PresetKey(name="report_to", kind="texts", default=(), choices=("tensorboard", "trackio", "wandb"),
               help="also log there; metrics.jsonl is always written"),
     _key("deterministic", "bool", "bit-identical repeats on a GPU, slower"),
+    PresetKey(name="engine", kind="text", default="auto", choices=("auto", "layer", "module"),
+              help="who computes decoder layers: longfit's layer engine, or transformers' modules"),
     PresetKey(name="sequence_parallel", kind="int", default=1, minimum=1,
               help="ranks that share one row; longfit chooses Ulysses and ring degrees"),
 )  # fmt: skip

@@ -12,6 +12,7 @@ from app.services.preset_keys import DATA_KEYS, RUN_KEYS, check_keys, check_valu
 from app.services.presets import merge_overrides
 from core.optimizations import REGISTRY
 from planner.errors import ConfigError
+from planner.layer_policy import layer_engine_obstacle
 from planner.optimization import setting_of
 from planner.parallel import choose_degrees
 from planner.types import (
@@ -55,7 +56,7 @@ def resolve(
     ]  # fmt: skip
     degrees = _degrees(model, cluster, settings, sequence_parallel)
     settings = _with_degrees(settings, degrees)
-    autocast = run.pop("autocast")
+    autocast, engine = run.pop("autocast"), run.pop("engine")
     config = RunConfig(
         name=preset.name,
         model=location,
@@ -64,8 +65,11 @@ def resolve(
         rope_scaling=tuple(sorted((run.pop("rope_scaling") or {}).items())),
         parallel=degrees,
         optimizations=tuple(settings),
+        engine="layer" if engine == "layer" else "module",
         **run,
     )
+    if engine == "auto" and cluster.gpu.kind == "cuda" and layer_engine_obstacle(config, model) is None:
+        config = replace(config, engine="layer")
     return Resolved(
         preset=preset, values=values, config=config, model=model, cluster=cluster, environment=environment_for(cluster)
     )

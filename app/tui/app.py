@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from rich.text import Text
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter, Monochrome
@@ -30,6 +31,7 @@ from planner.types import Preset
 
 if TYPE_CHECKING:
     from app.tui.screens.plan import PlanScreen
+    from app.tui.screens.run import RunScreen
 
 _GREY = Monochrome()
 
@@ -161,6 +163,12 @@ class LongfitApp(App[None]):
                 if preset.origin != "built-in":
                     return preset
         return self.services.load_preset(names[0])
+
+    async def action_quit(self) -> None:
+        """Leave. A run that goes on is named, for it does not need this screen."""
+        run = cast("RunScreen | None", self._screens.get("run"))
+        words = run.farewell if run is not None else ""
+        self.exit(message=Text(words) if words else None)
 
     def action_help(self) -> None:
         of_focus = getattr(self.screen, "focus_help", "")

@@ -16,7 +16,7 @@ from core.optimizations.flash_attention import FlashAttention
 from core.parallel.mesh import Mesh
 from core.train.setup import TrainingSetup
 from planner.errors import ConfigError
-from planner.layer_policy import CARRIED_OUT
+from planner.layer_policy import CARRIED_OUT, layer_engine_obstacle
 from planner.optimization import Optimization, Registry, instantiate
 from planner.types import ModelSpec, RunConfig
 
@@ -52,6 +52,13 @@ def build_setup(
     for optimization in enabled:
         if not _is_carried_out_by_layers(optimization, config):
             optimization.apply(setup)
+    obstacle = layer_engine_obstacle(config, spec)
+    if config.engine == "layer" and obstacle is not None:
+        raise ConfigError(
+            "engine: layer cannot run this.", why=f"The layer engine cannot: {obstacle}.", fix="Use engine: auto.",
+        )  # fmt: skip
+    if config.engine == "module" and device.type == "cuda" and obstacle is not None:
+        emit("fallback", {"optimization": "engine", "reason": f"transformers' modules compute the layers: {obstacle}"})
     if config.engine == "layer":
         from core.layer.engine import LayerEngine  # most runs of other families do without
 

@@ -22,7 +22,7 @@ NAME = "engine layer"  # what the declarations below are attributed to
 _REPLACED = (
     "layer.*", "other_layers.*", "layer_forward.*", "layer_backward.*", "backward_end.*", "attention_backward.residual",
     "attention_backward.gradients", "attention_backward.qk_norm", "attention_backward.group",
-    "attention_backward.adapter",
+    "attention_backward.adapter", "attention_backward.dequantised",
     "evaluation.layer", "evaluation.adapter", "adapter_casts.*", "final_norm", "final_norm.*", "fused_loss.backward",
 )  # fmt: skip
 _REPLACED_WORK = (

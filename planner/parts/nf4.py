@@ -26,7 +26,9 @@ def nf4_effect(ctx: PlanContext, *, double_quant: bool, adapters: Effect) -> Eff
     linears = ctx.model.num_linear_parameters
     rest = ctx.model.num_parameters - linears
     others = (", experts" if ctx.model.experts else "") + (", vision tower" if ctx.model.tower_parameters else "")
-    largest = max(inputs * outputs for inputs, outputs in s.linears.values())
+    sizes = {name: inputs * outputs for name, (inputs, outputs) in s.linears.items()}
+    largest_of_attention = max(sizes[name] for name in ("q_proj", "k_proj", "v_proj", "o_proj"))
+    largest = max(sizes.values())
     everywhere = frozenset(INSTANTS)
     return replace(
         adapters,
@@ -48,12 +50,11 @@ def nf4_effect(ctx: PlanContext, *, double_quant: bool, adapters: Effect) -> Eff
                 source="core/model/nf4.py",
             ),
             TermSpec(
-                key="layer_backward.dequantised", part="weights",
-                instants=frozenset(
-                    {"layer_forward", "layer_backward", "attention_backward", "backward_end", "evaluation_forward"}
-                ),
-                bytes=s.c * largest,
-                formula=f"{s.c} * {largest}: the largest linear, dequantised while it is used",
+                key="attention_backward.dequantised", part="weights", instants=frozenset({"attention_backward"}),
+                bytes=s.c * largest_of_attention,
+                formula=f"{s.c} * {largest_of_attention}: the largest linear of attention, dequantised while it is "
+                "used; the fullest moments of the MLP lie between its linears",
+                source="13.36 GB measured on one H200, planned 13.36 without and 13.50 with one in the MLP",
             ),
         ),
         drop=(*adapters.drop, Drop(key="weights.base", formula="linears are kept in 4 bits")),

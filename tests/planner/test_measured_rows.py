@@ -22,7 +22,9 @@ USED_TOLERANCE = {"full-0.5b-16384": 0.10}  # of 6 GB, where holes and context w
 
 
 def planned(row: dict[str, str]) -> Plan:
-    values = {"model": row["model"], "max_length": int(row["length"]), "data": {"train": ["random"]}}
+    values = {
+        "model": row["model"], "max_length": int(row["length"]), "data": {"train": ["random"]}, "engine": "module",
+    }  # fmt: skip
     preset = Preset(name=row["row"], description="", values={**values, **json.loads(row["values"])})
     return plan_resolved(resolve(preset, cluster=parse_cluster("H200")))
 

@@ -70,7 +70,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
         "update": draw(st.sampled_from(["step", "layer"])),
         "optimizations": chosen,
         "model": model,
-        "max_length": draw(st.integers(1, 200_000)),
+        "max_length": draw(st.integers(128, 200_000)),
         "per_device_train_batch_size": draw(st.integers(1, 4)),
         "gradient_accumulation_steps": draw(st.sampled_from([1, 4])),
         "autocast": draw(st.booleans()),

@@ -51,7 +51,9 @@ def test_thin_models_reach_less_of_a_large_card_and_all_of_a_cpu() -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["row"])
 def test_longfit_on_one_h200_is_predicted_within_five_percent(row: dict[str, str]) -> None:
     """Rows of benchmarks/results, measured with torch's flash kernel."""
-    values = {"model": row["model"], "max_length": int(row["length"]), "data": {"train": ["random"]}}
+    values = {
+        "model": row["model"], "max_length": int(row["length"]), "data": {"train": ["random"]}, "engine": "module",
+    }  # fmt: skip
     preset = Preset(name=row["row"], description="", values={**values, **json.loads(row["values"])})
     resolved = resolve(preset, cluster=parse_cluster("H200"))
     registry = {name: entry for name, entry in REGISTRY.items() if name != "flash_attention"}

@@ -13,6 +13,7 @@ from planner.validated_rows import VALIDATED
 from tests.planner.plans import LEAN_LORA, QWEN_7B, catalog_model, cluster_of, codes, cpu_cluster, plan_of, run_config
 
 RANGE = range_of(VALIDATED)
+SMALL = catalog_model("Qwen/Qwen2.5-0.5B-Instruct")
 
 
 def test_the_table_is_what_the_committed_results_say() -> None:
@@ -32,10 +33,13 @@ def never(plan: Plan) -> str:
     ("plan", "words"),
     [
         (plan_of({**LEAN_LORA, "liger": {}}), "liger"),
-        (plan_of({**LEAN_LORA, "gradient_checkpointing": {"save_attention": True}}), "save_attention"),
+        (plan_of({**LEAN_LORA, "gradient_checkpointing": {"kept_layers": 2}}), "kept_layers"),
         (plan_of({**LEAN_LORA, "lora": {"dropout": 0.1}}), "lora.dropout"),
         (plan_of(model=catalog_model("mistralai/Mistral-7B-v0.3")), "family mistral"),
-        (plan_of(max_length=131072, rope_scaling=(("factor", 4.0), ("type", "yarn"))), "131072 tokens a GPU"),
+        (
+            plan_of(max_length=262144, rope_scaling=(("factor", 8.0), ("type", "yarn")), model=SMALL),
+            "262144 tokens a GPU",
+        ),
         (plan_of(parallel=ParallelDegrees(ulysses=2), cluster=cluster_of(count=2)), "2 GPUs"),
     ],
     ids=["liger", "knob", "dropout", "family", "length", "world"],

@@ -27,7 +27,7 @@ async def test_pictures_of_plan_run_and_runs(tmp_path, monkeypatch, size):
     run = await screenshots_tui.picture_run(run_dir, tmp_path / "run", size=size, from_step=1)
     runs = await screenshots_tui.picture_runs(run_dir, tmp_path / "runs", size=size)
     for path, facts in (
-        (plan, ("pinned", "OVER", "weights", "longest that fits", "--set max_length=16384", "? help")),
+        (plan, ("pinned", "weights", "longest that fits", "--set max_length=16384", "? help")),
         (run, ("RUNNING", "step 40 of 100", "Memory against plan", "95 % of plan", "step 40 loss", "? help")),
         (runs, ("RUNNING", "40/100", "101 %", "P keep as preset")),
     ):

@@ -49,13 +49,13 @@ def test_a_part_that_is_not_at_the_peak_is_shown_where_it_is_fullest(plan) -> No
 
 def test_a_term_opens_by_its_key_and_by_the_beginning_of_it(plan) -> None:
     assert [term.key for term in explained_terms(plan, "weights.base")[1]] == ["weights.base"]
-    assert len(explained_terms(plan, "layer")[1]) > 3
+    assert len(explained_terms(plan, "waiting")[1]) > 3
 
 
 def test_formulas_come_with_their_numbers(plan) -> None:
     text = explain_text(plan, "activations")
-    assert "2(d + 3f) * T" in text
-    assert "2(3584 + 3 * 18944) * 8192" in text
+    assert "2(d + q) * T" in text
+    assert "2(3584 + 3584) * 8192" in text
     assert "together" in text
 
 

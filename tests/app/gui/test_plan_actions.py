@@ -49,7 +49,8 @@ def test_numbers_on_the_page_are_those_of_plan_json(name: str) -> None:
 
 
 def test_a_longer_row_moves_bar_and_verdict() -> None:
-    short, long = (view_plan(edited(load_form(PRESET), max_length=length)) for length in (16384, 32768))
+    form = load_form("qwen2.5-7b-8k-1x24g")
+    short, long = (view_plan(edited(form, max_length=length)) for length in (8192, 32768))
     assert short.bar != long.bar
     assert ">OVER<" in long.verdict
     assert "do" in long.refusal

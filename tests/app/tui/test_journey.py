@@ -11,7 +11,8 @@ import resource
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+from subprocess import Popen
+from unittest.mock import patch
 
 import pytest
 
@@ -93,15 +94,19 @@ async def test_a_rank_that_was_killed_leaves_its_post_mortem(tiny_preset):
         assert "memory at its highest" in text
 
 
-@contextmanager
-def address_space(limit_bytes):
-    """Processes that start in this block get no more address space than this."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+def cramped_supervisor(limit_bytes):
+    """In the place of subprocess.Popen: what it starts gets no more address space than this. Not this process, which
+    holds more already when it has run other tests, and would start no thread."""
+
+    def limit():
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, hard))
+
+    def start(argv, **more):
+        is_supervisor = "core.run.supervisor" in argv
+        return Popen(argv, **more, **({"preexec_fn": limit} if is_supervisor else {}))
+
+    return start
 
 
 def imports_bytes():
@@ -121,7 +126,7 @@ class Cramped(Services):
     def launch(self, preset, overrides, *, cpu, allow_over):
         if self.limit_bytes is None:
             return super().launch(preset, overrides, cpu=cpu, allow_over=allow_over)
-        with address_space(self.limit_bytes):
+        with patch("subprocess.Popen", cramped_supervisor(self.limit_bytes)):
             self.limit_bytes = None
             return super().launch(preset, overrides, cpu=cpu, allow_over=allow_over)
 

@@ -72,7 +72,7 @@ async def choose_gpu(pilot, typed):
 
 
 async def test_every_step_shows_the_numbers_of_plan_json():
-    app = LongfitApp(preset=load_preset("qwen2.5-7b-16k-2x24g"))
+    app = LongfitApp(preset=load_preset("qwen3-4b-16k-1x16g"))
     async with app.run_test(size=(120, 40)) as pilot:
         before = await assert_same(pilot)
         found = app.screen.query_one("#alternatives").found

@@ -61,7 +61,8 @@ async def test_the_longest_length_fits_and_more_does_not():
         await pilot.press("m")
         assert app.screen.plan.verdict in ("fits", "tight")
         await pilot.press("}")
-        assert app.screen.plan.verdict == "over"
+        plan = app.screen.plan  # beyond memory, or beyond the model's positions
+        assert plan.verdict == "over" or any(issue.severity == "error" for issue in plan.issues)
 
 
 async def test_what_cannot_be_is_said_beside_its_field():

@@ -1,0 +1,67 @@
+"""Plans of the layer engine against what one H200 held, and how fast it was (benchmarks/engines.py)."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.services.hardware import parse_cluster
+from app.services.planning import plan_resolved
+from app.services.resolve import resolve
+from planner.types import Plan, Preset
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+MODEL = "Qwen/Qwen2.5-7B-Instruct"
+ROWS = [
+    row for row in csv.DictReader((RESULTS / "2026-11-29-h200-engines.csv").open()) if row["engine"].startswith("layer")
+]
+CASES = list(csv.DictReader((RESULTS / "2026-11-29-h200-fake-parallel.csv").open()))
+NEW_LOSS = list(csv.DictReader((RESULTS / "2026-11-29-h200-plan-against-measured-one-kernel-loss.csv").open()))
+
+
+def planned(engine: str, length: int, values: dict[str, Any]) -> Plan:
+    rope = {"rope_scaling": {"type": "yarn", "factor": length / 32768}} if length > 32768 else {}
+    run = {"model": MODEL, "max_length": length, "data": {"train": ["random"]}, "engine": engine}
+    preset = Preset(name="row", description="", values={**run, **rope, **values})
+    return plan_resolved(resolve(preset, cluster=parse_cluster("H200")))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['engine']}-{row['length']}")
+def test_a_row_of_the_layer_engine(row: dict[str, str]) -> None:
+    plan = planned("layer", int(row["length"]), json.loads(row["values"]))
+    gpu = plan.worst_gpu
+    assert gpu.allocated.peak_bytes == pytest.approx(int(row["allocated"]), rel=0.002)
+    assert gpu.used_bytes == pytest.approx(int(row["used"]), rel=0.01)
+    assert plan.tokens_per_second == pytest.approx(float(row["tokens_per_second"]), rel=0.10)
+
+
+@pytest.mark.parametrize("row", NEW_LOSS, ids=lambda row: row["row"])
+def test_a_row_of_the_modules_whose_peak_is_the_loss(row: dict[str, str]) -> None:
+    values = {"model": row["model"], **json.loads(row["values"])}
+    plan = planned("module", int(row["length"]), values)
+    assert plan.worst_gpu.allocated.peak_bytes == pytest.approx(int(row["measured_allocated"]), rel=0.002)
+    assert plan.tokens_per_second == pytest.approx(float(row["measured_tokens_per_second"]), rel=0.05)
+
+
+@pytest.mark.parametrize("row", CASES, ids=lambda row: row["case"])
+def test_a_case_of_fake_parallel(row: dict[str, str]) -> None:
+    """FlashAttention-4 was not installed there."""
+    values = {**ast.literal_eval(row["values"]), "flash_attention": "sdpa"}
+    plan = planned(row["engine"], 12288, values)
+    assert plan.worst_gpu.allocated.peak_bytes == pytest.approx(int(row["allocated"]), rel=0.002)
+
+
+def test_the_gates_were_passed() -> None:
+    """At least 1.15 times the better of Unsloth and transformers with Liger, with a peak not above Unsloth's."""
+    unsloth = {8192: (10584, 19.06), 32768: (7669, 26.13), 65536: (5462, 35.56), 131072: (3411, 54.70)}
+    by_length = {int(row["length"]): row for row in ROWS if row["engine"] in ("layer", "layer-lean")}
+    for length, (speed, peak_gib) in unsloth.items():
+        row = by_length[length]
+        assert float(row["tokens_per_second"]) >= 1.15 * speed
+        assert float(row["speed_ratio"]) >= 1.15
+        assert int(row["allocated"]) <= peak_gib * 2**30
