@@ -28,7 +28,12 @@ ROWS = ("stock-fp32-8192", "fused-bf16-65536", "fused-fp32-autocast-8192", "fuse
 def test_a_dry_run_holds_what_an_h200_held(name: str) -> None:
     with MEASURED.open(newline="") as file:
         row = next(row for row in csv.DictReader(file) if row["row"] == name)
-    values = {"model": row["model"], "max_length": int(row["length"]), "data": {"train": ["random"]}}
+    values = {
+        "model": row["model"],
+        "max_length": int(row["length"]),
+        "engine": "module",
+        "data": {"train": ["random"]},
+    }
     preset = Preset(name=name, description="", values={**values, **json.loads(row["values"])})
     told = dry_run(resolve(preset, cluster=parse_cluster("H200")).config, MODELS[row["model"]])
     held = max(size for instant, size in told.by_instant.items() if not instant.startswith("evaluation"))
