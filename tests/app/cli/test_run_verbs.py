@@ -88,15 +88,20 @@ def test_attach_to_a_failing_run_explains_and_says_it_by_the_exit_code(start, lo
 def test_ctrl_c_detaches_says_so_and_leaves_the_run_alone(start, longfit, monkeypatch):
     run = start(steps=100_000, step_seconds=0.01)
     wait_for_step(run, 1)
-    follows, read = threading.Event(), RunFollower.read
+    follows, done, read = threading.Event(), threading.Event(), RunFollower.read
     monkeypatch.setattr(RunFollower, "read", lambda follower: (follows.set(), read(follower))[1])
 
     def press() -> None:
         if follows.wait(60):
-            os.kill(os.getpid(), signal.SIGINT)
+            while not done.is_set():  # a person presses again where the first one was lost
+                os.kill(os.getpid(), signal.SIGINT)
+                done.wait(10)
 
     threading.Thread(target=press).start()
-    code, _, err = longfit("attach", run.id)
+    try:
+        code, _, err = longfit("attach", run.id)
+    finally:
+        done.set()
     assert code == 130
     assert "the run goes on" in err
     step = read_state(run).step
