@@ -7,6 +7,7 @@ import getpass
 import os
 import socket
 import sys
+from contextlib import suppress
 
 from app.cli.run_arguments import add_runs_dir
 from app.services.extras import require_extra
@@ -35,13 +36,12 @@ def run(args: argparse.Namespace) -> int:
         advice = _advice(address.port, needs_token=address.token is not None, is_local=is_loopback(address.host))
         print("\n".join(advice), file=sys.stderr, flush=True)
 
-    try:
+    with suppress(KeyboardInterrupt):  # the server may also end by itself, when it had to cut a request short
         serve(
             runs_root=runs_root, host=args.host, port=args.port, require_token=args.token, extra_hosts=args.hosts,
             announce=announce,
         )  # fmt: skip
-    except KeyboardInterrupt:
-        print("The page is closed. Runs go on.", file=sys.stderr)
+    print("The page is closed. Runs go on.", file=sys.stderr)
     return 0
 
 
