@@ -40,7 +40,7 @@ def test_a_dry_run_holds_what_an_h200_held(name: str) -> None:
     assert held + CUBLAS_WORKSPACES == pytest.approx(int(row["measured_allocated"]), rel=3e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # two and a half minutes; tests/planner/test_recorded_dry_runs.py holds plans to its figures
 @pytest.mark.timeout(900)
 def test_ten_models_of_six_families_on_the_installed_versions() -> None:
     """`longfit verify` without arguments: at least 40 configurations, mean 0.3 %, worst 1 %, nothing off."""
