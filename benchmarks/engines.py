@@ -16,8 +16,8 @@ rows, by time.
     layer-hold  the same with nothing in host memory
     layer-free  the layer engine where memory is left over: nothing is recomputed
     module      longfit's level 1, not together with hf, whose Liger replaces the classes: the same Liger ops, chunked
-                loss, the attention kernel that the start-up probe chooses, attention outputs kept from 32K up with the
-                layer inputs in host memory instead
+                loss, the attention kernel that the start-up probe chooses, attention outputs kept; they and the layer
+                inputs wait in host memory
 """
 
 from __future__ import annotations
@@ -27,10 +27,8 @@ import csv
 import gc
 import json
 import os
-import statistics
 import subprocess
 import sys
-import time
 import traceback
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,10 +43,9 @@ LORA = {"rank": 64, "alpha": 128, "adapter_dtype": "bfloat16"}
 def values_of(engine: str, length: int) -> dict[str, Any]:
     """The preset keys of ours."""
     if engine == "module":
-        is_long = length >= LONG_TOKENS
         return {
-            "lora": LORA, "gradient_checkpointing": {"save_attention": is_long}, "fused_loss": True, "liger": True,
-            **({"checkpoint_offload": True} if is_long else {}),
+            "lora": LORA, "gradient_checkpointing": {"save_attention": True}, "fused_loss": True, "liger": True,
+            "checkpoint_offload": True,
         }  # fmt: skip
     values = {"lora": {**LORA, "adapter_dtype": "float32"}, "fused_loss": True}
     if engine != "layer-free":
@@ -61,69 +58,22 @@ def values_of(engine: str, length: int) -> dict[str, Any]:
 
 
 def run_ours(engine: str, length: int, num_steps: int, profile: str) -> dict[str, Any]:
-    from dataclasses import replace
-
-    import torch
-
-    from app.services.hardware import detect_cluster
-    from app.services.planning import plan_resolved
-    from app.services.resolve import resolve
-    from core.attention.register import ATTENTION_NAME, register_attention
-    from core.data.row import Row
-    from core.optimizations import REGISTRY
-    from core.parallel.layout import shard_row
-    from core.parallel.mesh import build_mesh
-    from core.train.build import build_setup, verify_setup
-    from core.train.forward import forward_loss
-    from core.train.optimizer import build_optimizer
-    from planner.types import Preset
+    from benchmarks.random_run import measure, random_run, write_profile
 
     values = values_of(engine, length)
-    preset = Preset(
-        name="engines", description="",
-        values={"model": MODEL, "max_length": length, "data": {"train": ["random"]}, **_rope(length), **values},
-    )  # fmt: skip
-    resolved = resolve(preset, cluster=detect_cluster(1))
-    resolved = replace(resolved, config=replace(resolved.config, engine=engine.partition("-")[0]))
-    config, device = resolved.config, torch.device("cuda")
-    register_attention()
-    model = _random_model(ATTENTION_NAME, length)
-    model.requires_grad_(False).train()
-    mesh = build_mesh(config.parallel, rank=0, world=1)
-    events: list[tuple[str, Any]] = []
-    setup = build_setup(
-        config, resolved.model, model, mesh, device, lambda kind, data: events.append((kind, dict(data))), REGISTRY
-    )
-    optimizer = build_optimizer(
-        setup.model, optim=config.optim, learning_rate=1e-4, weight_decay=0.0, betas=(0.9, 0.999), epsilon=1e-8
-    )
-    ids = _ids(length, resolved.model.vocab_size)
-    row = Row(
-        input_ids=ids, labels=torch.cat((ids[1:], torch.tensor([-100]))), position_ids=torch.arange(length),
-        cu_seqlens=(0, length), sample_ids=(0,), num_targets=length - 1,
-    )  # fmt: skip
-
-    def step() -> float:
-        loss = forward_loss(setup, shard_row(row, mesh, device)) / row.num_targets
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return loss.item()
-
-    measured = _measure(step, length, num_steps)
+    run = random_run(MODEL, length, {**values, **_rope(length), "engine": engine.partition("-")[0]})
+    measured = measure(run.step, length, warm_up=_warm_up(length), steps=num_steps)
     if profile:
-        _profile(step, Path(profile) / f"{engine}-{length}.txt")
-    plan = plan_resolved(resolved)
-    gpu = plan.worst_gpu
-    row_of_run = {
-        **measured, "attention": setup.attention.kernel.name, "values": json.dumps(values, sort_keys=True),
+        write_profile(run.step, Path(profile) / f"{engine}-{length}.txt")
+    gpu = run.plan.worst_gpu
+    row = {
+        **measured, "attention": run.setup.attention.kernel.name, "values": json.dumps(values, sort_keys=True),
         "planned_allocated": gpu.allocated.peak_bytes, "planned_used": gpu.used_bytes,
-        "planned_tokens_per_second": round(plan.tokens_per_second, 1),
-        "evidence": " | ".join(evidence.claim for evidence in verify_setup(setup, REGISTRY)),
-        "fallbacks": " | ".join(data["reason"] for kind, data in events if kind == "fallback"),
+        "planned_tokens_per_second": round(run.plan.tokens_per_second, 1),
+        "evidence": " | ".join(run.evidence()), "fallbacks": " | ".join(run.fallbacks),
     }  # fmt: skip
-    setup.restore()
-    return row_of_run
+    run.setup.restore()
+    return row
 
 
 def run_hf(length: int, num_steps: int) -> dict[str, Any]:
@@ -132,8 +82,10 @@ def run_hf(length: int, num_steps: int) -> dict[str, Any]:
     from peft import LoraConfig, get_peft_model
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
+    from benchmarks.random_run import measure, random_ids
+
     apply_liger_kernel_to_qwen2(rope=True, rms_norm=True, swiglu=True, fused_linear_cross_entropy=True)
-    model = _random_model("sdpa", length)
+    model = _hf_model(length)
     model.requires_grad_(False).train()
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -144,7 +96,7 @@ def run_hf(length: int, num_steps: int) -> dict[str, Any]:
     for parameter in trainable:
         parameter.data = parameter.data.bfloat16()
     optimizer = torch.optim.AdamW(trainable, lr=1e-4)
-    ids = _ids(length, model.config.vocab_size)[None].cuda()
+    ids = random_ids(length, model.config.vocab_size)[None].cuda()
 
     def step() -> float:
         with torch.autocast("cuda", dtype=torch.bfloat16), sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
@@ -154,17 +106,8 @@ def run_hf(length: int, num_steps: int) -> dict[str, Any]:
         optimizer.zero_grad(set_to_none=True)
         return loss.item()
 
-    return {**_measure(step, length, num_steps), "attention": f"SDPA cuDNN {torch.backends.cudnn.version()}"}
-
-
-def _profile(step: Any, path: Path) -> None:
-    import torch
-
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-        step()
-        torch.cuda.synchronize()
-    table = profiler.key_averages().table(sort_by="self_cuda_time_total", row_limit=45, max_name_column_width=90)
-    path.write_text(table, encoding="utf-8")
+    measured = measure(step, length, warm_up=_warm_up(length), steps=num_steps)
+    return {**measured, "attention": f"SDPA cuDNN {torch.backends.cudnn.version()}"}
 
 
 def _rope(length: int) -> dict[str, Any]:
@@ -172,7 +115,7 @@ def _rope(length: int) -> dict[str, Any]:
     return {"rope_scaling": {"type": "yarn", "factor": length / 32768}} if length > 32768 else {}
 
 
-def _random_model(attention: str, length: int) -> Any:
+def _hf_model(length: int) -> Any:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -184,37 +127,11 @@ def _random_model(attention: str, length: int) -> Any:
     scale_rope(config, _rope(length).get("rope_scaling", {}))
     config.use_cache = False
     with torch.device("cuda"):
-        return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation=attention)
+        return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa")
 
 
-def _ids(length: int, vocabulary: int) -> Any:
-    import torch
-
-    return torch.randint(0, vocabulary, (length,), generator=torch.Generator().manual_seed(0))
-
-
-def _measure(step: Any, length: int, num_steps: int) -> dict[str, Any]:
-    import torch
-
-    seconds, loss = [], float("nan")
-    warm_up = 2 if length < LONG_TOKENS else 1
-    for index in range(warm_up + num_steps):
-        if index == warm_up:
-            torch.cuda.reset_peak_memory_stats()
-        torch.cuda.synchronize()
-        started = time.perf_counter()
-        loss = step()
-        torch.cuda.synchronize()
-        if index >= warm_up:
-            seconds.append(time.perf_counter() - started)
-    from benchmarks.plan_against_gpu import _nvml_used
-
-    return {
-        "tokens_per_second": round(length / statistics.median(seconds), 1),
-        "slowest_tokens_per_second": round(length / max(seconds), 1), "steps": num_steps, "loss": round(loss, 4),
-        "allocated": torch.cuda.max_memory_allocated(), "reserved": torch.cuda.max_memory_reserved(),
-        "used": _nvml_used(), "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
-    }  # fmt: skip
+def _warm_up(length: int) -> int:
+    return 2 if length < LONG_TOKENS else 1
 
 
 COLUMNS = (
@@ -266,7 +183,7 @@ def _run(engine: str, length: int, num_steps: int, profile: str) -> dict[str, An
     torch.cuda.empty_cache()
     left = torch.cuda.memory_allocated()
     try:
-        assert left < 64 * 2**20, f"{left} bytes are left of the row before"
+        assert left < 512 * 2**20, f"{left} bytes are left of the row before"
         return run_hf(length, num_steps) if engine == "hf" else run_ours(engine, length, num_steps, profile)
     except Exception as error:
         traceback.print_exc()

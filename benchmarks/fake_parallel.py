@@ -20,6 +20,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+MODEL = "Qwen/Qwen2.5-7B-Instruct"
 LENGTH = 12288
 LORA = {"rank": 16, "alpha": 32, "adapter_dtype": "float32", "double_quant": True}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -36,67 +37,25 @@ COLUMNS = (
 
 
 def run(case: str, num_steps: int) -> dict[str, Any]:
-    from dataclasses import replace
-
     import torch
 
-    from app.services.hardware import detect_cluster
-    from app.services.planning import plan_resolved
-    from app.services.resolve import resolve
-    from benchmarks.engines import MODEL, _ids, _measure, _random_model
-    from core.attention.register import ATTENTION_NAME, register_attention
-    from core.data.row import Row
-    from core.model.nf4 import quantise_linears
-    from core.optimizations import REGISTRY
-    from core.parallel.layout import shard_row
-    from core.parallel.mesh import build_mesh
-    from core.train.build import build_setup, verify_setup
-    from core.train.forward import forward_loss
-    from core.train.optimizer import build_optimizer
-    from planner.types import Preset
+    from benchmarks.random_run import measure, random_run
 
     engine, extra = CASES[case]
     values = {"qlora": LORA, "gradient_checkpointing": True, **extra}
-    preset = Preset(
-        name="fake-parallel", description="",
-        values={"model": MODEL, "max_length": LENGTH, "data": {"train": ["random"]}, **values},
-    )  # fmt: skip
-    resolved = resolve(preset, cluster=detect_cluster(1))
-    resolved = replace(resolved, config=replace(resolved.config, engine=engine))
-    config, device = resolved.config, torch.device("cuda")
-    register_attention()
-    model = _random_model(ATTENTION_NAME, LENGTH)
-    model.requires_grad_(False).train()
-    quantise_linears(model, double_quant=True, dtype=torch.bfloat16, device=device)
-    mesh = build_mesh(config.parallel, rank=0, world=1)
-    setup = build_setup(config, resolved.model, model, mesh, device, lambda *_: None, REGISTRY)
-    optimizer = build_optimizer(
-        setup.model, optim=config.optim, learning_rate=1e-4, weight_decay=0.0, betas=(0.9, 0.999), epsilon=1e-8
-    )
-    ids = _ids(LENGTH, resolved.model.vocab_size)
-    row = Row(
-        input_ids=ids, labels=torch.cat((ids[1:], torch.tensor([-100]))), position_ids=torch.arange(LENGTH),
-        cu_seqlens=(0, LENGTH), sample_ids=(0,), num_targets=LENGTH - 1,
-    )  # fmt: skip
-
-    def step() -> float:
-        loss = forward_loss(setup, shard_row(row, mesh, device)) / row.num_targets
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return loss.item()
-
-    step()
+    random = random_run(MODEL, LENGTH, {**values, "engine": engine})
+    random.step()
     static = torch.cuda.memory_allocated()
-    measured = _measure(step, LENGTH, num_steps)
-    verify_setup(setup, REGISTRY)
-    layer_inputs = 2 * resolved.model.hidden_size * LENGTH * resolved.model.num_layers
-    plan = plan_resolved(resolved).worst_gpu
-    setup.restore()
+    measured = measure(random.step, LENGTH, warm_up=1, steps=num_steps)
+    random.evidence()
+    model = random.resolved.model
+    layer_inputs = 2 * model.hidden_size * LENGTH * model.num_layers
+    random.setup.restore()
     return {
         **measured, "case": case, "engine": engine, "values": str(values), "static": static,
         "layer_inputs": layer_inputs, "above": measured["allocated"] - static - layer_inputs,
-        "planned_allocated": plan.allocated.peak_bytes, "commit": os.environ.get("LONGFIT_COMMIT", ""),
+        "planned_allocated": random.plan.worst_gpu.allocated.peak_bytes,
+        "commit": os.environ.get("LONGFIT_COMMIT", ""),
     }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ INSTANT_PHRASES: dict[Instant, str] = {
     "loss_backward": "in the backward of the loss",
     "layer_backward": "in the backward of the last layer",
     "attention_backward": "in the backward of the last layer's attention",
-    "backward_end": "in the backward of the first layer",
+    "backward_end": "in the backward of the lowest layers",
     "optimizer_step": "in the optimizer step",
     "evaluation_forward": "in the forward of an evaluation batch",
     "evaluation": "in the loss of an evaluation batch",

@@ -39,7 +39,7 @@ class Problem:
     expandable_segments: bool = True
     experience: Experience = field(default_factory=Experience)
     _built: dict[OptimizationSetting, Optimization] = field(default_factory=dict)
-    _plain: dict[tuple[RankShape, str], PlainPath] = field(default_factory=dict)
+    _plain: dict[tuple[RankShape, str, tuple[int, ...]], PlainPath] = field(default_factory=dict)
 
     def built(self, setting: OptimizationSetting) -> Optimization:
         if setting not in self._built:
@@ -55,8 +55,10 @@ class Problem:
         return self.registry[name].available or (config.engine == "layer" and name in CARRIED_OUT)
 
     def plain(self, ctx: PlanContext) -> PlainPath:
-        """Candidates differ in shape and optimizer only, as far as the plain path is concerned."""
-        key = (ctx.shape, ctx.config.optim)
+        """Candidates differ in shape, optimizer and batches only, as far as the plain path is concerned."""
+        config = ctx.config
+        batches = (config.max_length, config.per_device_eval_batch_size, config.gradient_accumulation_steps)
+        key = (ctx.shape, config.optim, batches)
         if key not in self._plain:
             self._plain[key] = plain_path(ctx)
         return self._plain[key]

@@ -34,7 +34,7 @@ Instant = Literal[
     "loss_backward",  # gradient of the loss with respect to the logits
     "layer_backward",  # MLP of the last decoder layer, the first to run backward: every saved tensor is still there
     "attention_backward",  # attention of that layer, its MLP is done
-    "backward_end",  # MLP of the first decoder layer: saved tensors of one layer, every gradient is there
+    "backward_end",  # MLP of the first decoder layer, or the second (parts/recompute.py): gradients are there
     "optimizer_step",
     "evaluation_forward",  # a decoder layer of an evaluation batch, nothing is saved
     "evaluation",  # the loss of an evaluation batch

@@ -3,6 +3,7 @@ RunState, rows of metrics.jsonl, events and postmortem.json; memory is in memory
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -279,19 +280,27 @@ def _out_of_memory_lines(known: Mapping[str, Any]) -> list[str]:
     if parts:
         lines += ["", f"planned in the {known.get('instant')}", f"  {', '.join(parts[:4])}"]
     changes = [
-        "  train again with " + " ".join(f"--set {key}={_yaml_value(value)}" for key, value in entry["changes"].items())
-        for entry in known.get("changes") or ()
+        f"  train again with {shlex.join(set_arguments(entry['changes']))}" for entry in known.get("changes") or ()
     ]
     if changes:
-        lines += ["", "the planner says that this fits", *changes]
+        usable = known.get("usable_bytes")
+        room = f" into the {format_bytes(usable)} that there were" if usable else ""
+        lines += ["", f"the planner says that this fits{room}", *changes]
     return lines
+
+
+def set_arguments(changes: Mapping[str, Any]) -> list[str]:
+    """What `longfit train` is given to lay ``changes`` over a preset."""
+    return [argument for key, value in changes.items() for argument in ("--set", f"{key}={_yaml_value(value)}")]
 
 
 def _yaml_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if value is None:
+        return "null"
     if isinstance(value, Mapping):
-        return "'{" + ", ".join(f"{key}: {_yaml_value(inner)}" for key, inner in value.items()) + "}'"
+        return "{" + ", ".join(f"{key}: {_yaml_value(inner)}" for key, inner in value.items()) + "}"
     return str(value)
 
 

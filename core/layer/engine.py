@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from core.attention.register import RowAttention
 from core.layer.decoder_layer import DecoderLayer, Kept, RowPart
 from core.layer.row_ops import RowOps, TorchRowOps
-from core.offload.layer_inputs import LayerInputs
+from core.offload.host_tensors import HostTensors
 from core.optimizations.evidence import Evidence, NotActive
 from core.train.setup import TrainingSetup
-from planner.layer_policy import CARRIED_OUT, layer_policies, outputs_wait_on_host
-from planner.parts.offload import offload_slot_bytes
+from planner.layer_policy import CARRIED_OUT, layer_policies
+from planner.parts.offload import offload_slot_bytes, output_slot_bytes, outputs_leave
 
 
 class LayerEngine:
@@ -33,10 +33,8 @@ class LayerEngine:
         config, spec = setup.config, setup.spec
         policies = layer_policies(config, spec)
         self.num_offloaded = sum(policy.offloads for policy in policies)
-        input_bytes = offload_slot_bytes(config, spec)
-        self.inputs = self._host(input_bytes)
-        output_bytes = input_bytes // spec.hidden_size * spec.q_width
-        self.outputs = self._host(output_bytes) if outputs_wait_on_host(policies) else None
+        self.inputs = self._host(offload_slot_bytes(config, spec))
+        self.outputs = self._host(output_slot_bytes(config, spec)) if outputs_leave(config, spec) else None
         self.layers = [
             _InstalledLayer(self, index, DecoderLayer(module, policy, self.ops))
             for index, (module, policy) in enumerate(zip(decoder.layers, policies, strict=True))
@@ -45,12 +43,12 @@ class LayerEngine:
             self._replace_forward(module, layer)
         self._replace_forward(decoder.norm, lambda x: _LastNorm.apply(x, decoder.norm, self.ops))
 
-    def _host(self, size_bytes: int) -> LayerInputs | None:
+    def _host(self, size_bytes: int) -> HostTensors | None:
         """Where one tensor of each offloaded layer waits in host memory; None: nothing goes there."""
         if not self.num_offloaded:
             return None
         num_layers = self.setup.spec.num_layers
-        waiting = LayerInputs(
+        waiting = HostTensors(
             num_layers, kept_layers=num_layers - self.num_offloaded, slot_bytes=size_bytes, device=self.setup.device
         )
         self.setup.undo.append(waiting.slots.free)

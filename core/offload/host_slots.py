@@ -1,4 +1,4 @@
-"""Host memory of exactly the size that is asked for, pinned for a GPU's copies. Used by core/offload/layer_inputs.py.
+"""Host memory of exactly the size that is asked for, pinned for a GPU's copies. Used by core/offload/host_tensors.py.
 
 torch's own pinned allocator rounds every block up to a power of two; a plain block registered with the driver is as
 long as it is. Pinning costs about 0.65 s a GiB, so it is done once, for the longest row of the run.
@@ -29,12 +29,12 @@ class HostSlots:
                 self._is_pinned = False
                 raise EnvironmentProblem(
                     f"{self.num_bytes} bytes of host memory could not be pinned (CUDA error {code}).",
-                    why="checkpoint_offload keeps layer inputs there, and only pinned memory is copied beside compute.",
+                    why="checkpoint_offload keeps tensors there, and only pinned memory is copied beside compute.",
                     fix="Free host memory, raise the limit of locked memory, or raise checkpoint_offload.kept_layers.",
                 )
 
     def view(self, slot: int, like: Tensor) -> Tensor:
-        """The beginning of a slot as a tensor of the shape and dtype of ``like``.
+        """The beginning of a slot as a tensor of the shape, strides and dtype of ``like``, which leaves no gaps.
 
         Raises:
             ValueError: ``like`` is larger than a slot.
@@ -42,7 +42,7 @@ class HostSlots:
         num_bytes = like.numel() * like.element_size()
         if num_bytes > self._slots.shape[1]:
             raise ValueError(f"a tensor of {num_bytes} bytes does not fit a slot of {self._slots.shape[1]}")
-        return self._slots[slot, :num_bytes].view(like.dtype).view(like.shape)
+        return self._slots[slot, :num_bytes].view(like.dtype).as_strided(like.shape, like.stride())
 
     def free(self) -> None:
         """Unpin. No copy may be under way."""

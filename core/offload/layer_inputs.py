@@ -1,14 +1,4 @@
-"""Inputs of checkpointed layers wait in host memory from forward to backward. `checkpoint_offload` puts it in the run.
-
-    forward     layer 0      layer 1      layer 2      layer 3 (kept)
-    side        ----- x0 out ----- x1 out ----- x2 out
-    backward    layer 3      layer 2      layer 1      layer 0
-    side        x2 in ------ x1 in ------ x0 in
-
-Copies run on a side stream beside compute. Going out, an input is held until the compute stream has waited for its
-copy, one layer later; coming in, it is asked for one layer ahead. So two inputs at most are on the GPU beside the kept
-ones, always the same, whatever the copies' speed. On a CPU the copies are plain ones.
-"""
+"""Checkpointed layers whose inputs wait in host memory. `checkpoint_offload` puts it in the run."""
 
 from __future__ import annotations
 
@@ -19,52 +9,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from core.offload.host_slots import HostSlots
+from core.offload.host_tensors import HostTensors
 
 
-class LayerInputs:
-    """The inputs of ``num_layers`` layers; those of the last ``kept_layers`` stay where they are."""
-
-    def __init__(self, num_layers: int, *, kept_layers: int, slot_bytes: int, device: torch.device) -> None:
-        self.num_offloaded = max(0, num_layers - kept_layers)
-        self.num_out = self.num_in = self.num_bytes_out = 0  # copies so far: the evidence of ``verify``
-        self.slots = HostSlots(self.num_offloaded, slot_bytes, device=device)
-        self._copies = _SideStream(device) if device.type == "cuda" else _InTurn()
-        self._kept: dict[int, Tensor] = {}
-        self._like: dict[int, Tensor] = {}  # shape and dtype of what a slot holds, no memory
-        self._arriving: dict[int, tuple[Tensor, Any]] = {}
-
-    def put(self, layer: int, x: Tensor) -> None:
-        """In forward, before the layer computes."""
-        if layer == 0:  # what a forward without a backward left
-            self._arriving.clear()
-            self._kept.clear()
-        if layer >= self.num_offloaded:
-            self._copies.settle()
-            self._kept[layer] = x.detach()
-            return
-        self._like[layer] = torch.empty_like(x, device="meta")
-        self._copies.send(x.detach(), self.slots.view(layer, x))
-        self.num_out += 1
-        self.num_bytes_out += x.numel() * x.element_size()
-
-    def get(self, layer: int) -> Tensor:
-        """In backward, once, the values of the layer's input; the input of the layer below is asked for."""
-        if layer in self._kept:
-            x = self._kept.pop(layer)
-        else:
-            x, event = self._arriving.pop(layer, None) or self._fetch(layer)
-            self._copies.arrive(event)
-            self.num_in += 1
-        if 0 < layer <= self.num_offloaded and layer - 1 not in self._arriving:
-            self._arriving[layer - 1] = self._fetch(layer - 1)
-        return x
-
-    def _fetch(self, layer: int) -> tuple[Tensor, Any]:
-        return self._copies.receive(self.slots.view(layer, self._like[layer]))
-
-
-def checkpoint_with(inputs: LayerInputs, layer: int) -> Callable[..., Any]:
+def checkpoint_with(inputs: HostTensors, layer: int) -> Callable[..., Any]:
     """What a layer of transformers calls as its checkpointing function: ``f(forward, hidden_states, *others)``.
 
     torch's checkpoint would keep the hidden states itself. It is given an empty tensor in their place, which tells it
@@ -85,50 +33,3 @@ def checkpoint_with(inputs: LayerInputs, layer: int) -> Callable[..., Any]:
         return checkpoint(compute, hidden_states.new_empty(0), *others, use_reentrant=False)
 
     return run
-
-
-class _InTurn:
-    """Plain copies."""
-
-    def send(self, x: Tensor, slot: Tensor) -> None:
-        slot.copy_(x)
-
-    def settle(self) -> None: ...
-
-    def receive(self, slot: Tensor) -> tuple[Tensor, None]:
-        return slot.clone(), None
-
-    def arrive(self, event: None) -> None: ...
-
-
-class _SideStream:
-    """Copies on a stream of their own; the caller's stream waits for them, the host never does."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)
-        self._leaving: tuple[Tensor, torch.cuda.Event] | None = None
-
-    def send(self, x: Tensor, slot: Tensor) -> None:
-        self.settle()
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._stream):
-            slot.copy_(x, non_blocking=True)
-            event = self._stream.record_event()
-        self._leaving = x, event
-
-    def settle(self) -> None:
-        """Let go of what was sent before. Its memory may be written again after the wait, so not before the copy."""
-        if self._leaving is not None:
-            torch.cuda.current_stream(self._device).wait_event(self._leaving[1])
-            self._leaving = None
-
-    def receive(self, slot: Tensor) -> tuple[Tensor, torch.cuda.Event]:
-        x = torch.empty(slot.shape, dtype=slot.dtype, device=self._device)
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))  # the memory may still be in use there
-        with torch.cuda.stream(self._stream):
-            x.copy_(slot, non_blocking=True)
-            return x, self._stream.record_event()
-
-    def arrive(self, event: torch.cuda.Event) -> None:
-        torch.cuda.current_stream(self._device).wait_event(event)

@@ -1,4 +1,4 @@
-"""Checkpoint offload: the layer inputs that checkpointing keeps wait in host memory. Listed in the registry."""
+"""Checkpoint offload: what checkpointing keeps of a layer waits in host memory. Listed in the registry."""
 
 from __future__ import annotations
 
@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from core.optimizations.evidence import Evidence, NotActive
 from planner.effects import Effect
 from planner.optimization import PlanContext, RankShape, knob
-from planner.parts.offload import num_offloaded_layers, offload_effect, offload_slot_bytes
+from planner.parts.offload import (
+    num_offloaded_layers,
+    offload_effect,
+    offload_slot_bytes,
+    output_slot_bytes,
+    outputs_leave,
+)
 from planner.parts.recompute import num_recomputed_layers
 from planner.types import Issue
 
 if TYPE_CHECKING:
+    from core.offload.host_tensors import HostTensors
     from core.train.setup import TrainingSetup
 
 
@@ -22,15 +29,15 @@ class CheckpointOffload:
     name: ClassVar[str] = "checkpoint_offload"
     title: ClassVar[str] = "Checkpoint offload"
     summary: ClassVar[str] = (
-        "Sends the input of each checkpointed layer to pinned host memory beside the compute, and brings it back one "
-        "layer ahead: GPU memory for host memory, at next to no time."
+        "Sends what each checkpointed layer keeps, its input and the attention output, to pinned host memory beside "
+        "the compute, and brings it back one layer ahead: GPU memory for host memory, at next to no time."
     )
     main_knob: ClassVar[str | None] = "kept_layers"
     stage: ClassVar[int] = 51
     available: ClassVar[bool] = True
     searched: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
 
-    kept_layers: int = knob(1, help="recomputed layers, the last ones, whose input stays on the GPU", minimum=1)
+    kept_layers: int = knob(1, help="recomputed layers, the last ones, whose tensors stay on the GPU", minimum=1)
 
     def check(self, ctx: PlanContext) -> tuple[Issue, ...]:
         if ctx.config.optimization("gradient_checkpointing") is None:
@@ -59,30 +66,43 @@ class CheckpointOffload:
         return offload_effect(ctx, kept_layers=self.kept_layers)
 
     def apply(self, setup: TrainingSetup) -> None:
-        from core.offload.layer_inputs import LayerInputs, checkpoint_with
+        from core.offload.layer_inputs import checkpoint_with
 
         num_recomputed = num_recomputed_layers(setup.config, setup.spec)
         layers = setup.causal_lm.get_decoder().layers[:num_recomputed]
-        inputs = setup.layer_inputs = LayerInputs(
-            len(layers), kept_layers=self.kept_layers, slot_bytes=offload_slot_bytes(setup.config, setup.spec),
-            device=setup.device,
-        )  # fmt: skip
-        setup.undo.append(inputs.slots.free)
+        inputs = setup.layer_inputs = self._host_tensors(setup, offload_slot_bytes(setup.config, setup.spec))
         for index, layer in enumerate(layers):
             stock = layer._gradient_checkpointing_func
             layer._gradient_checkpointing_func = checkpoint_with(inputs, index)
             setup.undo.append(lambda layer=layer, stock=stock: setattr(layer, "_gradient_checkpointing_func", stock))
+        if setup.keeper is not None and outputs_leave(setup.config, setup.spec):
+            setup.keeper.host = self._host_tensors(setup, output_slot_bytes(setup.config, setup.spec))
+
+    def _host_tensors(self, setup: TrainingSetup, slot_bytes: int) -> HostTensors:
+        from core.offload.host_tensors import HostTensors
+
+        tensors = HostTensors(
+            num_recomputed_layers(setup.config, setup.spec), kept_layers=self.kept_layers, slot_bytes=slot_bytes,
+            device=setup.device,
+        )  # fmt: skip
+        setup.undo.append(tensors.slots.free)
+        return tensors
 
     def verify(self, setup: TrainingSetup) -> Evidence:
         inputs = setup.layer_inputs
         wanted = num_offloaded_layers(setup.config, setup.spec, self.kept_layers)
-        if inputs is None or wanted != inputs.num_offloaded or inputs.num_in != inputs.num_out:
-            raise NotActive("checkpoint_offload: layer inputs went out and did not come back")
-        if wanted and inputs.num_out == 0:
-            raise NotActive("checkpoint_offload: no layer input went to host memory")
+        if inputs is None or wanted != inputs.num_offloaded:
+            raise NotActive("checkpoint_offload: layer inputs do not wait in host memory as planned")
+        outputs = None if setup.keeper is None else setup.keeper.host
+        moved = [inputs] if outputs is None else [inputs, outputs]
+        if any(tensors.num_in != tensors.num_out for tensors in moved):
+            raise NotActive("checkpoint_offload: what went out did not come back")
+        if wanted and any(tensors.num_out == 0 for tensors in moved):
+            raise NotActive("checkpoint_offload: nothing went to host memory")
+        num_bytes = sum(tensors.num_bytes_out for tensors in moved)
         return Evidence(
             optimization=self.name,
-            claim=f"inputs of {wanted} of {setup.spec.num_layers} layers waited in host memory, "
-            f"{inputs.num_bytes_out:,} bytes so far",
-            counts=(("layers", wanted), ("bytes", inputs.num_bytes_out)),
+            claim=f"inputs{' and attention outputs' * (outputs is not None)} of {wanted} of {setup.spec.num_layers} "
+            f"layers waited in host memory, {num_bytes:,} bytes so far",
+            counts=(("layers", wanted), ("bytes", num_bytes)),
         )

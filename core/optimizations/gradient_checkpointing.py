@@ -77,6 +77,8 @@ class GradientCheckpointing:
         # not reentrant: a reentrant checkpoint loses the gradients of a frozen embedding's layers
         causal_lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         setup.undo.append(causal_lm.gradient_checkpointing_disable)
+        # only a reentrant one needs the embeddings to require a gradient, which nobody asks for
+        causal_lm.disable_input_require_grads()
         for layer in layers[num_recomputed:]:
             layer.gradient_checkpointing = False
         recomputed = setup.seen.setdefault(self.name, set())

@@ -64,7 +64,9 @@ class Notes(NullChannel):
     def memory(self, row: Mapping[str, Any]) -> None:
         self.memory_rows.append(dict(row))
 
-    def failed(self, error: BaseException, *, step: int | None = None) -> None:
+    def failed(
+        self, error: BaseException, *, step: int | None = None, memory: Mapping[str, Any] | None = None
+    ) -> None:  # fmt: skip
         self.failure = {"kind": type(error).__name__, "message": str(error), "step": step}
 
     def write(self, path: Path) -> None:

@@ -52,7 +52,9 @@ class RunChannel(Protocol):
 
     def sync(self) -> bool: ...
 
-    def failed(self, error: BaseException, *, step: int | None = None) -> None: ...
+    def failed(
+        self, error: BaseException, *, step: int | None = None, memory: Mapping[str, Any] | None = None
+    ) -> None: ...  # fmt: skip
 
     def close(self) -> None: ...
 
@@ -71,7 +73,9 @@ class NullChannel:
     def sync(self) -> bool:
         return True
 
-    def failed(self, error: BaseException, *, step: int | None = None) -> None: ...
+    def failed(
+        self, error: BaseException, *, step: int | None = None, memory: Mapping[str, Any] | None = None
+    ) -> None: ...  # fmt: skip
 
     def close(self) -> None: ...
 
@@ -140,14 +144,17 @@ class Channel:
         with self._synced:
             return self._synced.wait_for(lambda: self._last_synced >= number, _FLUSH_SECONDS)
 
-    def failed(self, error: BaseException, *, step: int | None = None) -> None:
-        """Name the cause before dying of it; only the first call counts. ``step`` defaults to ``error.step``."""
+    def failed(
+        self, error: BaseException, *, step: int | None = None, memory: Mapping[str, Any] | None = None
+    ) -> None:  # fmt: skip
+        """Name the cause before dying of it; only the first call counts. ``step`` defaults to ``error.step``;
+        ``memory``: where memory ended, {"instant", "allocatable_bytes"} (MemoryMeter.at_failure)."""
         if self._has_failed:
             return
         self._has_failed = True
         self.event(
             "failure", kind=failure_kind(error), message=_message(error),
-            step=getattr(error, "step", None) if step is None else step,
+            step=getattr(error, "step", None) if step is None else step, memory=memory,
             traceback="".join(traceback.format_exception(error))[-8000:],
         )  # fmt: skip
 

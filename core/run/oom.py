@@ -12,26 +12,42 @@ from pathlib import Path
 from typing import Any
 
 from core.optimizations import REGISTRY
+from planner.calibration import Experience
 from planner.catalog.gpus import GPUS, cpu_spec
 from planner.catalog.models import MODELS
 from planner.errors import LongfitError
 from planner.measured import MEASURED_INSTANTS
+from planner.mend import mend
 from planner.model_spec import model_spec_from_config
-from planner.price import ROOMY
-from planner.search import longest_length, recommend
+from planner.space import Problem
 from planner.types import ClusterSpec, Environment, GpuSpec, ModelSpec, RunConfig
 
 NUM_CHANGES = 3
 _MARGIN = 0.95  # a run that failed within its plan must from now on need less than this share of what was planned
 
 
-def explain_out_of_memory(config: RunConfig, plan: Mapping[str, Any], *, instant: str | None) -> dict[str, Any]:
-    """``plan`` as in plan.json, ``instant`` as a worker names it.
+def explain_out_of_memory(
+    config: RunConfig, plan: Mapping[str, Any], *, instant: str | None, allocatable_bytes: int | None = None
+) -> dict[str, Any]:
+    """``plan`` as in plan.json, ``instant`` as a worker names it; ``allocatable_bytes``: what its tensors could have
+    had when it failed, which another process may have made less than the plan was given.
 
     {"instant", "parts": [{"part", "bytes"}, ...] largest first, "changes": [{"changes": {key: value}, "used_bytes",
-    "tokens_per_second", "why"}, ...]}; empty lists where the run has no plan.
+    "tokens_per_second", "why"}, ...], "usable_bytes": what the changes are planned for}; empty lists and None where the
+    run has no plan.
     """
-    return {"instant": instant, "parts": _parts(plan, instant), "changes": _changes(config, plan)}
+    usable = _usable_bytes(plan, allocatable_bytes) if plan.get("gpus") else None
+    changes = [] if usable is None else _changes(config, plan, usable, in_evaluation=instant == "evaluation")
+    return {"instant": instant, "parts": _parts(plan, instant), "changes": changes, "usable_bytes": usable}
+
+
+def _usable_bytes(plan: Mapping[str, Any], allocatable_bytes: int | None) -> int:
+    """Of the device, for what the planner is asked: what was there, and less than a plan that was wrong."""
+    gpu = plan["gpus"][0]
+    usable, planned = int(gpu["usable_bytes"]), int(gpu["peak"]["used_bytes"])
+    if allocatable_bytes is not None:
+        usable = min(usable, allocatable_bytes + planned - int(gpu["peak"]["reserved_bytes"]))  # the context's are used
+    return min(usable, round(_MARGIN * planned)) if planned <= usable else usable
 
 
 def _parts(plan: Mapping[str, Any], instant: str | None) -> list[dict[str, Any]]:
@@ -49,40 +65,24 @@ def _parts(plan: Mapping[str, Any], instant: str | None) -> list[dict[str, Any]]
     return [{"part": part, "bytes": size} for part, size in sorted(parts.items(), key=lambda item: -item[1])]
 
 
-def _changes(config: RunConfig, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
-    if not plan.get("gpus"):
-        return []
+def _changes(
+    config: RunConfig, plan: Mapping[str, Any], usable: int, *, in_evaluation: bool
+) -> list[dict[str, Any]]:  # fmt: skip
     try:
-        problem = _problem(config, plan)
-        found = [
-            {
-                "changes": dict(alternative.changes), "used_bytes": alternative.used_bytes,
-                "tokens_per_second": alternative.tokens_per_second, "why": alternative.why,
-            }
-            for alternative in recommend(**problem, limit=100)
-            if alternative.verdict in ROOMY and alternative.changes
-            and _keeps_method(config, alternative.optimizations)
-        ]  # fmt: skip
-        found = found[:NUM_CHANGES]
-        shorter = longest_length(**problem)
-        if 0 < shorter < config.max_length:
-            why = "the longest that fits with nothing else changed"
-            at_the_end = {"changes": {"max_length": shorter}, "used_bytes": None, "tokens_per_second": None, "why": why}
-            found = [*found[: NUM_CHANGES - 1], at_the_end]
+        ways = mend(_problem(config, plan, usable), in_evaluation=in_evaluation, limit=NUM_CHANGES)
     except (LongfitError, OSError, ValueError, KeyError):  # a post-mortem without advice is still one
         return []
-    return found
+    return [
+        {
+            "changes": dict(way.changes), "used_bytes": way.used_bytes, "tokens_per_second": way.tokens_per_second,
+            "why": way.why,
+        }
+        for way in ways
+    ]  # fmt: skip
 
 
-def _keeps_method(config: RunConfig, optimizations: tuple[Any, ...]) -> bool:
-    return replace(config, optimizations=optimizations).method == config.method
-
-
-def _problem(config: RunConfig, plan: Mapping[str, Any]) -> dict[str, Any]:
-    """What the planner is asked: the run on its hardware, of which a plan that was wrong leaves less."""
-    gpu = plan["gpus"][0]
-    usable, planned = int(gpu["usable_bytes"]), int(gpu["peak"]["used_bytes"])
-    usable = min(usable, round(_MARGIN * planned)) if planned <= usable else usable
+def _problem(config: RunConfig, plan: Mapping[str, Any], usable: int) -> Problem:
+    """What the planner is asked: the run on its hardware, with ``usable`` bytes of a device."""
     capability = plan["environment"]["compute_capability"]
     major, minor = (int(n) for n in capability.split(".")) if capability else (0, 0)
     environment = Environment(
@@ -95,9 +95,10 @@ def _problem(config: RunConfig, plan: Mapping[str, Any]) -> dict[str, Any]:
         host_bytes_per_node=int(plan["host"]["usable_bytes"]), source=plan["cluster"]["source"],
         disk_free_bytes=plan["disk"]["free_bytes"],
     )  # fmt: skip
-    return {
-        "config": config, "model": _model(config), "cluster": cluster, "environment": environment, "registry": REGISTRY,
-    }  # fmt: skip
+    return Problem(
+        config=config, model=_model(config), cluster=cluster, environment=environment, registry=REGISTRY,
+        experience=Experience(), expandable_segments=True,
+    )  # fmt: skip
 
 
 def _gpu(cluster: Mapping[str, Any], environment: Environment, usable: int) -> GpuSpec:

@@ -28,6 +28,7 @@ class Cause:
     rank: int | None = None
     step: int | None = None
     traceback: str = ""
+    memory: Mapping[str, Any] | None = None  # {"instant", "allocatable_bytes"} of a rank that said where memory ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,10 +71,11 @@ class Ranks:
             self._silent = silent
             return
         kind = str(data.get("kind"))
-        step = data.get("step")
+        step, memory = data.get("step"), data.get("memory")
         self._said = Cause(
             kind=kind if kind in FAILURE_KINDS else "error", message=str(data.get("message") or "no message"),
             rank=number, step=step if isinstance(step, int) else None, traceback=str(data.get("traceback") or ""),
+            memory=memory if isinstance(memory, Mapping) else None,
         )  # fmt: skip
 
     def newly_dead(self, now: float, *, may_be_cause: bool) -> list[Rank]:

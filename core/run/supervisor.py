@@ -230,10 +230,13 @@ class Supervisor:
         """Where, what, and what would fit. The post-mortem must be written whatever becomes of the advice."""
         from core.run.oom import explain_out_of_memory  # the planner's search, which no other run needs
 
-        row = self._inbox.peaks.get(cause.rank or 0, {})
+        # a rank that was killed could not say where: then the fullest moment that it reported
+        memory = cause.memory or self._inbox.peaks.get(cause.rank or 0, {})
         plan = self._directory.read_json(self._directory.plan)
         try:
-            return explain_out_of_memory(self._config, plan, instant=row.get("instant"))
+            return explain_out_of_memory(
+                self._config, plan, instant=memory.get("instant"), allocatable_bytes=memory.get("allocatable_bytes")
+            )  # fmt: skip
         except Exception:
             traceback.print_exc()  # to supervisor.log
             return None

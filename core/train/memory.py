@@ -42,6 +42,10 @@ class Reading:
 class Probe(Protocol):
     baseline_bytes: int  # used before the first tensor: interpreter and imports, or the CUDA context
 
+    def allocatable_bytes(self) -> int | None:
+        """What tensors of this process could have now, those that are there included; None: nobody knows."""
+        ...
+
     def lap(self) -> Reading:
         """The highest readings since the previous lap; starts the next one."""
         ...
@@ -92,6 +96,10 @@ class MemoryMeter:
         self._highest.clear()
         return rows
 
+    def at_failure(self) -> dict[str, Any]:
+        """Where memory ended, and what there was of it: {"instant", "allocatable_bytes"}."""
+        return {"instant": self.last_instant, "allocatable_bytes": self.probe.allocatable_bytes()}
+
     def peak_event(self, plan_file: Path) -> dict[str, Any]:
         """Data of the ``memory_peak`` event: measured beside planned, where the run has a plan.json."""
         assert self.peak is not None, "no lap was taken"
@@ -128,6 +136,9 @@ class CpuProbe:
         self._can_reset = _reset_high_water()
         self._high_water = 0
         self.baseline_bytes, self._high_water = _resident()
+
+    def allocatable_bytes(self) -> None:
+        return None
 
     def lap(self) -> Reading:
         resident, high_water = _resident()
@@ -171,6 +182,10 @@ class CudaProbe:
         )
         torch.cuda.reset_peak_memory_stats(self._device)
         return reading
+
+    def allocatable_bytes(self) -> int:
+        free, _ = torch.cuda.mem_get_info(self._device)
+        return free + torch.cuda.memory_reserved(self._device)
 
     def _read_used(self) -> int:
         for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle):

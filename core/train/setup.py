@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from core.layer.engine import LayerEngine
     from core.loss.head_loss import HeadLoss
     from core.model.liger_ops import LigerOps
-    from core.offload.layer_inputs import LayerInputs
+    from core.offload.host_tensors import HostTensors
     from core.parallel.mesh import Mesh
     from core.train.galore_adamw import Projection
 
@@ -34,7 +34,7 @@ class TrainingSetup:
     loss: HeadLoss  # hidden states -> summed loss; `fused_loss` replaces it
     emit: Callable[[str, Mapping[str, Any]], None]  # events: ("fallback", {...})
     keeper: AttentionKeeper | None = None  # attention outputs kept from a layer's forward to its recompute
-    layer_inputs: LayerInputs | None = None  # inputs of checkpointed layers, when they wait in host memory
+    layer_inputs: HostTensors | None = None  # inputs of checkpointed layers, when they wait in host memory
     liger: LigerOps | None = None  # modules that compute in Liger's kernels
     layer_engine: LayerEngine | None = None  # decoder layers by hand-written forwards and backwards
     projection: Projection | None = None  # of the optimizer's states

@@ -11,7 +11,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from core.run.channel import Channel, RunChannel
 from core.run.config_file import read_config
@@ -81,13 +81,14 @@ class Worker:
         traceback.print_exception(error)
         self._tell_memory()
         step = None if self.trainer is None else self.trainer.progress.step + 1
+        memory: dict[str, Any] | None = None
         if is_out_of_memory(error):
-            instant = None if self.meter is None else self.meter.last_instant
-            where = f" ({instant})" if instant else ""
+            memory = None if self.meter is None else self.meter.at_failure()
+            where = f" ({memory['instant']})" if memory and memory["instant"] else ""
             if self.trainer is not None:
                 where = f" in step {step}{where}, with a row of {self.trainer.row_tokens:,} tokens"
             error = MemoryError(f"Out of memory{where}. {str(error).splitlines()[0] if str(error) else ''}")
-        self.channel.failed(error, step=step)
+        self.channel.failed(error, step=step, memory=memory)
 
     def _tell_memory(self) -> None:
         if self.meter is None or self.meter.peak is None:

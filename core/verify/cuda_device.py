@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 import core.loss.chunked
 import core.model.nf4
-import core.offload.layer_inputs
+import core.offload.host_tensors
 from core.attention.kernel import wide_dtype
 from core.verify import loss_allocations
 from core.verify.host_copies import HostCopies, MetaSlots
@@ -60,8 +60,8 @@ def cuda_allocations() -> Iterator[DryBytes]:
         (core.loss.chunked, "wide_matmul", _wide_matmul),
         (core.loss.chunked, "cross_entropy_", loss_allocations.cross_entropy_),
         (core.model.nf4, "_quantised", stored_linear),
-        (core.offload.layer_inputs, "HostSlots", MetaSlots),
-        (core.offload.layer_inputs, "_InTurn", HostCopies),
+        (core.offload.host_tensors, "HostSlots", MetaSlots),
+        (core.offload.host_tensors, "_InTurn", HostCopies),
     )
     with ExitStack() as stack:
         for module, name, function in replaced:

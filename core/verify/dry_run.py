@@ -31,9 +31,10 @@ from core.verify.cuda_entries import with_cuda_entries
 from core.verify.instants import InstantMeter, Phase, watch
 from core.verify.live_bytes import LiveBytes
 from planner.errors import ConfigError
-from planner.types import INSTANTS, Instant, RunConfig
+from planner.model_spec import model_spec_from_config
+from planner.parts.recompute import num_inputs_at_end
+from planner.types import INSTANTS, Instant, ModelSpec, RunConfig
 
-ENDS = 2  # a first and a last layer
 CPU = torch.device("cpu")
 
 
@@ -61,7 +62,7 @@ def dry_run(config: RunConfig, model_config: Mapping[str, Any]) -> DryRun:
             fix="Verify its model instead: longfit verify MODEL.",
         )
     num_layers = int(model_config["num_hidden_layers"])
-    depth = _smallest_depth(config)
+    depth = _smallest_depth(config, model_spec_from_config(config.model, model_config))
     if depth + 1 < num_layers:
         few, more = (depth_peaks(config, with_depth(model_config, n)) for n in (depth, depth + 1))
         whole = {phase: few[phase] + (more[phase] - few[phase]) * (num_layers - depth) for phase in few}
@@ -72,9 +73,18 @@ def dry_run(config: RunConfig, model_config: Mapping[str, Any]) -> DryRun:
     return DryRun(by_instant={instant: whole[instant] for instant in INSTANTS if instant in whole})
 
 
-def _smallest_depth(config: RunConfig) -> int:
-    """From here on every layer more is like the others: those that are treated differently are all there."""
-    return ENDS + sum(setting.as_dict().get("kept_layers", 0) for setting in config.optimizations)
+def _num_lowest(config: RunConfig, model: ModelSpec) -> int:
+    """Layers whose backward is "backward_end"."""
+    return max(1, num_inputs_at_end(config, model))
+
+
+def _smallest_depth(config: RunConfig, model: ModelSpec) -> int:
+    """From here on every layer more is like the others: the lowest, the last and the special ones are all there."""
+    return (
+        1
+        + _num_lowest(config, model)
+        + sum(setting.as_dict().get("kept_layers", 0) for setting in config.optimizations)
+    )
 
 
 def depth_peaks(
@@ -110,7 +120,7 @@ def depth_peaks(
         for group in optimizer.param_groups:
             if "foreach" in group:  # what torch chooses on a GPU
                 group["foreach"] = not group["fused"]
-        watch(setup.causal_lm.get_decoder(), enter)
+        watch(setup.causal_lm.get_decoder(), enter, num_lowest=_num_lowest(config, spec))
 
         def rows(samples: int, count: int, kind: type[LongestRows] = LongestRows) -> LongestRows:
             return kind(

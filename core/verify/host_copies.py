@@ -1,6 +1,6 @@
-"""What the copies of layer inputs to host memory hold on the device. Put in place by core/verify/cuda_device.py.
+"""What the copies of layers' tensors to host memory hold on the device. Put in place by core/verify/cuda_device.py.
 
-As core/offload/layer_inputs.py does on a GPU: an input going out is held until the next one goes, an input coming in is
+As core/offload/host_tensors.py does on a GPU: a tensor going out is held until the next one goes, one coming in is
 asked for one layer ahead. Host memory is not counted here: its tensors are on the device "meta".
 """
 
@@ -16,7 +16,7 @@ class MetaSlots:
     def __init__(self, num_slots: int, slot_bytes: int, *, device: torch.device) -> None: ...
 
     def view(self, slot: int, like: Tensor) -> Tensor:
-        return torch.empty(like.shape, dtype=like.dtype, device="meta")
+        return torch.empty_like(like, device="meta")
 
     def free(self) -> None: ...
 
@@ -34,6 +34,6 @@ class HostCopies:
         self._leaving = None
 
     def receive(self, slot: Tensor) -> tuple[Tensor, None]:
-        return torch.empty(slot.shape, dtype=slot.dtype), None
+        return torch.empty_like(slot, device="cpu"), None
 
     def arrive(self, event: None) -> None: ...

@@ -41,15 +41,17 @@ class InstantMeter:
         return []
 
 
-def watch(decoder: nn.Module, enter: Callable[[Phase], None]) -> None:
-    """Hooks on a decoder whose ``layers`` have a ``self_attn``; they change no tensor and keep none."""
+def watch(decoder: nn.Module, enter: Callable[[Phase], None], *, num_lowest: int = 1) -> None:
+    """Hooks on a decoder whose ``layers`` have a ``self_attn``; they change no tensor and keep none. ``num_lowest``: of
+    the layers whose backward is "backward_end"."""
     layers = list(decoder.layers)
     decoder.register_forward_pre_hook(lambda *_: enter(_forward()))
     decoder.register_forward_hook(lambda *_: enter("forward_loss" if torch.is_grad_enabled() else "evaluation"))
     # the gradient of a layer's output arrives: its MLP is next; that of its attention's output: the MLP is done
-    for layer in layers[1:-1]:
+    for layer in layers[num_lowest:-1]:
         _on_gradient(layer, lambda: enter("middle_layers"))
-    _on_gradient(layers[0], lambda: enter("backward_end"))
+    for layer in layers[: min(num_lowest, max(1, len(layers) - 1))]:
+        _on_gradient(layer, lambda: enter("backward_end"))
     embeddings = decoder.get_input_embeddings()
     if embeddings.weight.requires_grad:
         _on_gradient(embeddings, lambda: enter("embedding_backward"))

@@ -10,7 +10,12 @@ from planner.parts.activations import SAVED, SAVED_BY_DOWN, SAVED_BY_MLP, both_l
 from planner.parts.launches import ADAPTER_BACKWARD, ADAPTER_FORWARD, ADAPTER_RECOMPUTE, CASTS, launch_work
 from planner.parts.mlp_moments import MlpPath, Moment, fullest_moment, without_adapters
 from planner.parts.optimizer import trained_terms, trained_work
-from planner.parts.recompute import num_recomputed_layers, recomputes_last_layer
+from planner.parts.recompute import (
+    norm_copies_input,
+    num_inputs_at_end,
+    num_recomputed_layers,
+    recomputes_last_layer,
+)
 from planner.parts.sizes import Sizes, evaluation_tokens
 from planner.parts.tensors import Trained, adapter_groups
 from planner.types import DTYPE_BYTES, INSTANTS, Instant, Issue
@@ -77,7 +82,8 @@ def adapter_effect(ctx: PlanContext, *, rank: int, targets: str, dropout: float,
     count = _num_parameters(s, names, rank)
     trained = Trained(
         groups=adapter_groups((s.linears[name] for name in names), rank, s.N), element_bytes=element,
-        early_parameters=0, late_parameters=count // s.N, layer_parameters=count // s.N,
+        early_parameters=0, late_parameters=max(1, num_inputs_at_end(ctx.config, ctx.model)) * count // s.N,
+        layer_parameters=count // s.N,
     )  # fmt: skip
     return Effect(
         add=(
@@ -184,13 +190,7 @@ def _transients_of_adapters(
     d, f, c = s.d, s.f, s.c
     recomputes = recomputes_last_layer(ctx)
     casts = s.is_half and element == 4
-    liger = ctx.config.optimization("liger")
-    fuses = liger.as_dict() if liger is not None else {"rms_norm": False, "swiglu": False}
-    path = MlpPath(
-        adapted=names, casts=casts, autocast=ctx.config.autocast,
-        fuses_swiglu=fuses["swiglu"] and ctx.model.experts is None,
-        fuses_norm=fuses["rms_norm"], drops=dropout > 0,
-    )  # fmt: skip
+    path = _mlp_path(ctx, names, element, dropout)
     own = without_adapters(s, fuses_swiglu=path.fuses_swiglu)
     last_norm = (2 * c if path.fuses_norm else 16 if s.is_half else 8) * d
     adapts_up, adapts_down = "up_proj" in names or "gate_proj" in names, "down_proj" in names
@@ -219,10 +219,7 @@ def _transients_of_adapters(
             source="peft tuners/lora/layer.py",
         ),
     ]  # fmt: skip
-    recomputed = num_recomputed_layers(ctx.config, ctx.model)
-    # beside one kept layer the recompute of the next is fuller, beside several the backward of the last
-    of_last = fullest_moment(s, path, recomputed=recomputed > 0 and s.N - recomputed <= 1)
-    of_first = fullest_moment(s, path, recomputed=recomputed > 0)
+    of_last, of_first = _moments(ctx, path)
     in_backward: tuple[tuple[Instant, Moment], ...] = (("layer_backward", of_last), ("backward_end", of_first))
     for instant, moment in in_backward:
         terms.append(
@@ -234,6 +231,34 @@ def _transients_of_adapters(
             )
         )  # fmt: skip
     return terms
+
+
+def _mlp_path(ctx: PlanContext, names: tuple[str, ...], element: int, dropout: float) -> MlpPath:
+    liger = ctx.config.optimization("liger")
+    return MlpPath(
+        adapted=names, casts=ctx.sizes.is_half and element == 4, autocast=ctx.config.autocast,
+        fuses_swiglu=liger is not None and liger.as_dict()["swiglu"] and ctx.model.experts is None,
+        fuses_norm=liger is not None and liger.as_dict()["rms_norm"], drops=dropout > 0,
+        frees_input=norm_copies_input(ctx) and ctx.config.optimization("checkpoint_offload") is not None,
+    )  # fmt: skip
+
+
+def _moments(ctx: PlanContext, path: MlpPath) -> tuple[Moment, Moment]:
+    """The fullest of the layer that runs backward first, and of one at the end."""
+    recomputed = num_recomputed_layers(ctx.config, ctx.model)
+    # beside one kept layer the recompute of the next is fuller, beside several the backward of the last
+    of_last = fullest_moment(ctx.sizes, path, recomputed=recomputed > 0 and ctx.sizes.N - recomputed <= 1)
+    return of_last, fullest_moment(ctx.sizes, path, recomputed=recomputed > 0)
+
+
+def fullest_moments(ctx: PlanContext) -> tuple[Moment, Moment] | None:
+    """Of the MLP in ``layer_backward`` and in ``backward_end``; None without adapters."""
+    setting = ctx.config.optimization("lora") or ctx.config.optimization("qlora")
+    if setting is None:
+        return None
+    knobs = setting.as_dict()
+    names = tuple(name for name in target_names(knobs["targets"], ctx.model.linears) if name in ctx.model.linears)
+    return _moments(ctx, _mlp_path(ctx, names, DTYPE_BYTES[knobs["adapter_dtype"]], knobs["dropout"]))
 
 
 def _adapter_work(ctx: PlanContext, s: Sizes, names: tuple[str, ...], count: int, element: int) -> tuple[Work, ...]:

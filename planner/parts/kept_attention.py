@@ -7,7 +7,8 @@ from dataclasses import replace
 from planner.effects import Drop, Effect, TermSpec
 from planner.optimization import PlanContext
 from planner.parts.activations import OTHERS
-from planner.parts.recompute import num_recomputed_layers, recomputes_last_layer
+from planner.parts.offload import outputs_leave
+from planner.parts.recompute import num_inputs_at_end, num_recomputed_layers, recomputes_last_layer
 from planner.types import Instant
 
 _FORWARD: frozenset[Instant] = frozenset({"layer_forward", "forward_loss", "loss_backward"})
@@ -24,30 +25,41 @@ def keep_attention(ctx: PlanContext, checkpointing: Effect) -> Effect:
     recomputed = num_recomputed_layers(ctx.config, ctx.model)
     if recomputed == 0:
         return checkpointing
-    one = s.c * s.num_q + 4 * s.num_lse
-    text = f"({s.c}q + 4H) * T = {one}: attention output and log-sum-exp of one layer"
-    spread: tuple[tuple[frozenset[Instant], int], ...]
-    if ctx.config.optimization("fake_parallel"):
-        spread = ((OTHERS, s.N), (frozenset[Instant]({"backward_end"}), 1))
-    elif recomputes_last_layer(ctx):
-        spread = ((_FORWARD, s.N), (OTHERS - _FORWARD, s.N - 1))
-    else:
-        spread = ((OTHERS, recomputed),)
+    setting = ctx.config.optimization("checkpoint_offload")
+    kept = setting.as_dict()["kept_layers"] if setting and outputs_leave(ctx.config, ctx.model) else s.N
+    here = ", the others in host memory" if kept < s.N else ""
+    added: list[TermSpec] = []
+    for index, (instants, layers, own) in enumerate(_spread(ctx)):
+        arriving = 0 if instants <= _FORWARD else 2 - own  # the one at work, if it is not counted there, and the next
+        sizes = (
+            ("output", min(layers, max(kept - own, arriving)), s.c * s.num_q, f"{s.c}q * T: attention output{here}"),
+            ("log_sum_exp", layers, 4 * s.num_lse, "4H * T: log-sum-exp"),
+        )
+        added += [
+            TermSpec(
+                key=f"kept_attention.{name}.{index}", part="checkpoints", instants=instants, bytes=count * size,
+                formula=f"{count} layers * {text}", source=_SOURCE,
+            )
+            for name, count, size, text in sizes
+        ]  # fmt: skip
     return replace(
         checkpointing,
-        add=(
-            *checkpointing.add,
-            *(
-                TermSpec(
-                    key=f"kept_attention.{index}", part="checkpoints", instants=instants, bytes=layers * one,
-                    formula=f"{layers} * {text}", source=_SOURCE,
-                )
-                for index, (instants, layers) in enumerate(spread)
-            ),
-        ),
+        add=(*checkpointing.add, *added),
         drop_work=(
             *checkpointing.drop_work,
             Drop(key="attention.recompute", formula="the output is kept"),
             Drop(key="attention.head_groups", formula="the output of each group is kept"),
         ),
-    )  # fmt: skip
+    )
+
+
+def _spread(ctx: PlanContext) -> tuple[tuple[frozenset[Instant], int, int], ...]:
+    """Instants, how many layers have an output there that is counted nowhere else, and whether that of the layer at
+    work is among what it saves (1) or not (0)."""
+    num_layers, recomputed = ctx.sizes.N, num_recomputed_layers(ctx.config, ctx.model)
+    last, at_end = frozenset[Instant]({"backward_end"}), num_inputs_at_end(ctx.config, ctx.model)
+    if ctx.config.optimization("fake_parallel"):
+        return (OTHERS, num_layers, 0), (last, at_end, 0)
+    if recomputes_last_layer(ctx):
+        return (_FORWARD, num_layers, 0), (OTHERS - _FORWARD, num_layers - 1, 1), (last, at_end - 1, 1)
+    return (_FORWARD, recomputed, 0), (OTHERS - _FORWARD, recomputed, 0), (last, at_end - 1, 1)

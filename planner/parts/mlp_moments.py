@@ -9,8 +9,7 @@ norm's and the adapters' inputs and, without Liger, silu(gate). down's input is 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from operator import attrgetter
+from dataclasses import dataclass, replace
 
 from planner.parts.sizes import Sizes
 
@@ -25,12 +24,14 @@ class MlpPath:
     fuses_swiglu: bool  # gate and up are saved, silu(gate) is not, gradients are written over them
     fuses_norm: bool  # the norm saves its input as it is, no fp32 copy
     drops: bool = False  # dropout on the adapters' input
+    frees_input: bool = False  # the layer's own is gone after its recompute: no norm saves it, no checkpoint keeps it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
     bytes: int  # a token
     what: str
+    input_is_gone: bool = False  # the layer's own: MlpPath.frees_input, and its recompute is over
 
 
 def without_adapters(s: Sizes, *, fuses_swiglu: bool) -> int:
@@ -40,13 +41,10 @@ def without_adapters(s: Sizes, *, fuses_swiglu: bool) -> int:
 
 def fullest_moment(s: Sizes, path: MlpPath, *, recomputed: bool) -> Moment:
     """``recomputed``: the layer runs forward again in backward."""
-    moments = [
-        Moment(bytes=without_adapters(s, fuses_swiglu=path.fuses_swiglu), what="gradients of silu(gate) * up"),
-        *_backward(s, path),
-        *(_recompute(s, path) if recomputed else ()),
-    ]
-    fullest: Moment = max(moments, key=attrgetter("bytes"))
-    return fullest
+    plain = Moment(bytes=without_adapters(s, fuses_swiglu=path.fuses_swiglu), what="gradients of silu(gate) * up")
+    moments = [replace(moment, input_is_gone=path.frees_input) for moment in (plain, *_backward(s, path))]
+    moments += _recompute(s, path) if recomputed else []
+    return max(moments, key=lambda moment: moment.bytes - moment.input_is_gone * s.c * s.d)
 
 
 def _backward(s: Sizes, path: MlpPath) -> list[Moment]:

@@ -1,13 +1,14 @@
-"""Layer inputs in host memory: what `checkpoint_offload` changes on the GPU, and what it needs of the host."""
+"""Layer inputs and attention outputs in host memory: what `checkpoint_offload` moves, and what it needs of the host."""
 
 from __future__ import annotations
 
-from planner.effects import Effect, Scale, Work
+from planner.effects import Drop, Effect, TermSpec, Work
 from planner.layer_policy import layer_policies, outputs_wait_on_host
 from planner.optimization import PlanContext
 from planner.parallel import padded_length
-from planner.parts.recompute import num_recomputed_layers
-from planner.types import DTYPE_BYTES, ModelSpec, RunConfig
+from planner.parts.adapters import fullest_moments
+from planner.parts.recompute import norm_copies_input, num_inputs_at_end, num_recomputed_layers
+from planner.types import DTYPE_BYTES, Instant, ModelSpec, RunConfig
 
 
 def num_offloaded_layers(config: RunConfig, model: ModelSpec, kept_layers: int) -> int:
@@ -21,36 +22,76 @@ def offload_slot_bytes(config: RunConfig, model: ModelSpec) -> int:
     return DTYPE_BYTES[config.dtype] * model.hidden_size * (row // config.parallel.sequence)
 
 
+def outputs_leave(config: RunConfig, model: ModelSpec) -> bool:
+    """Whether kept attention outputs wait in host memory beside the inputs. With head groups a layer of the module
+    engine has several, which stay."""
+    in_one = config.engine == "layer" or config.optimization("fake_parallel") is None
+    return in_one and outputs_wait_on_host(layer_policies(config, model))
+
+
+def output_slot_bytes(config: RunConfig, model: ModelSpec) -> int:
+    """The attention output of one layer, as offload_slot_bytes."""
+    return offload_slot_bytes(config, model) // model.hidden_size * model.q_width
+
+
 def offloaded_host_bytes(config: RunConfig, model: ModelSpec) -> int:
     """Pinned by one process."""
     setting = config.optimization("checkpoint_offload")
     if setting is None:
         return 0
-    if config.engine == "layer":
-        policies, slot = layer_policies(config, model), offload_slot_bytes(config, model)
-        outputs = slot // model.hidden_size * model.q_width if outputs_wait_on_host(policies) else 0
-        return sum(policy.offloads for policy in policies) * (slot + outputs)
-    return num_offloaded_layers(config, model, setting.as_dict()["kept_layers"]) * offload_slot_bytes(config, model)
+    one = offload_slot_bytes(config, model)
+    if outputs_leave(config, model):
+        one += output_slot_bytes(config, model)
+    return num_offloaded_layers(config, model, setting.as_dict()["kept_layers"]) * one
 
 
 def offload_effect(ctx: PlanContext, *, kept_layers: int) -> Effect:
+    """Of `engine: module`; planner/parts/layer_engine.py has the layer engine's."""
     s = ctx.sizes
     recomputed = num_recomputed_layers(ctx.config, ctx.model)
     offloaded = num_offloaded_layers(ctx.config, ctx.model, kept_layers)
     if offloaded == 0:
         return Effect()
+    moved, words = s.c * s.d * s.T, f"{s.c}d * T: inputs"
+    if outputs_leave(ctx.config, ctx.model):
+        moved, words = moved + s.c * s.num_q, f"{s.c}(d + q) * T: inputs and attention outputs"
     return Effect(
-        scale=(
-            Scale(
-                key="layer_inputs", numerator=min(recomputed, kept_layers + 1), denominator=recomputed,
-                formula=f"{kept_layers} kept and one on its way, the others in host memory",
-                source="core/offload/layer_inputs.py",
-            ),
+        add=_inputs_on_gpu(ctx, recomputed, kept_layers),
+        drop=(
+            Drop(key="layer_inputs", formula="they wait in host memory"),
+            Drop(key="layer_inputs.last", formula="they wait in host memory"),
         ),
         add_work=(
             Work(
-                key="pcie.offload", kind="pcie", amount=2 * offloaded * s.c * s.d * s.T, overlapped=True,
-                formula=f"2 * {offloaded} layers * {s.c}d * T: inputs out in forward, in again in backward",
+                key="pcie.offload", kind="pcie", amount=2 * offloaded * moved, overlapped=True,
+                formula=f"2 * {offloaded} layers * {words} out in forward, in again in backward",
             ),
         ),
+    )  # fmt: skip
+
+
+def _inputs_on_gpu(ctx: PlanContext, recomputed: int, kept: int) -> tuple[TermSpec, ...]:
+    """Those that are kept, and one that leaves or arrives while another layer is at work."""
+    s = ctx.sizes
+    moments = fullest_moments(ctx)
+    if moments is None:
+        gone = (norm_copies_input(ctx),) * 2  # unless a norm saves it, a layer's is gone when its MLP runs backward
+    else:
+        gone = moments[0].input_is_gone, moments[1].input_is_gone
+    spread: tuple[tuple[str, frozenset[Instant], int], ...] = (
+        ("forward", frozenset({"layer_forward"}), kept + 1),
+        ("loss", frozenset({"forward_loss", "loss_backward"}), kept),
+        ("backward", frozenset({"layer_backward"}), max(kept, 2) - gone[0]),
+        ("attention", frozenset({"attention_backward"}), max(kept, 2)),
+        ("end", frozenset({"backward_end"}), num_inputs_at_end(ctx.config, ctx.model) - gone[1]),
+    )
+    return tuple(
+        TermSpec(
+            key=f"layer_inputs.{when}", part="checkpoints", instants=instants,
+            bytes=min(layers, recomputed) * s.c * s.d * s.T,
+            formula=f"{min(layers, recomputed)} layers * {s.c}d * T: {kept} kept, one on its way; the others in host "
+            "memory",
+            source="core/offload/host_tensors.py",
+        )
+        for when, instants, layers in spread
     )  # fmt: skip

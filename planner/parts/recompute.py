@@ -30,13 +30,25 @@ def recomputes_last_layer(ctx: PlanContext) -> bool:
     return num_recomputed_layers(ctx.config, ctx.model) == ctx.model.num_layers
 
 
+def num_inputs_at_end(config: RunConfig, model: ModelSpec) -> int:
+    """How many layers still have their inputs at ``backward_end``. The first layer's backward is the fullest where
+    everything is trained; its input needs no gradient of a run with adapters, so the second layer's is fuller there."""
+    return min(num_recomputed_layers(config, model), 1 if config.method == "full" else 2)
+
+
+def norm_copies_input(ctx: PlanContext) -> bool:
+    """transformers' norm keeps a float32 copy of a 16-bit input, Liger's the input itself."""
+    liger = ctx.config.optimization("liger")
+    return ctx.sizes.is_half and not (liger is not None and liger.as_dict()["rms_norm"])
+
+
 def checkpointing_effect(ctx: PlanContext) -> Effect:
     """One hidden state per recomputed layer from forward to its backward, in which that layer computes again."""
     s = ctx.sizes
     recomputed = num_recomputed_layers(ctx.config, ctx.model)
     if recomputed == 0:
         return Effect()
-    one_input = s.c * s.d * s.T
+    one_input, at_end = s.c * s.d * s.T, num_inputs_at_end(ctx.config, ctx.model)
     count = "N" if recomputed == s.N else "R"
     last = _last_layer_recomputed(ctx) if recomputed == s.N else _last_layer_kept(ctx, s.N - recomputed)
     return Effect(
@@ -47,8 +59,9 @@ def checkpointing_effect(ctx: PlanContext) -> Effect:
                 source="transformers GradientCheckpointingLayer: the input of each decoder layer",
             ),
             TermSpec(
-                key="layer_inputs.last", part="checkpoints", instants=frozenset({"backward_end"}), bytes=one_input,
-                formula=f"{s.c}d * T = {s.c} * {s.d} * {s.T}, the first layer's", basis="exact",
+                key="layer_inputs.last", part="checkpoints", instants=frozenset({"backward_end"}),
+                bytes=at_end * one_input, basis="exact",
+                formula=f"{at_end} * {s.c}d * T = {at_end} * {s.c} * {s.d} * {s.T}: of the lowest layers",
             ),
             *last.add,
         ),

@@ -102,15 +102,15 @@ def build(model_config: dict[str, Any], config: RunConfig, kernel: AttentionKern
         mesh=build_mesh(config.parallel, rank=0, world=1), model=model, attention=LocalAttention(kernel),
         loss=StockLoss(), emit=lambda name, data: None,
     )  # fmt: skip
-    for optimization in enabled_optimizations(config, REGISTRY):
-        if not (config.engine == "layer" and optimization.name in CARRIED_OUT):
-            optimization.apply(setup)
-    if config.engine == "layer":
-        setup.attention = LocalAttention(kernel)
-        with (
-            patch("core.layer.engine.row_ops", lambda device: RowAllocations()),
-            patch("core.offload.layer_inputs.HostSlots", MetaSlots),
-            patch("core.offload.layer_inputs._InTurn", HostCopies),
-        ):
+    with (
+        patch("core.layer.engine.row_ops", lambda device: RowAllocations()),
+        patch("core.offload.host_tensors.HostSlots", MetaSlots),
+        patch("core.offload.host_tensors._InTurn", HostCopies),
+    ):
+        for optimization in enabled_optimizations(config, REGISTRY):
+            if not (config.engine == "layer" and optimization.name in CARRIED_OUT):
+                optimization.apply(setup)
+        if config.engine == "layer":
+            setup.attention = LocalAttention(kernel)
             setup.layer_engine = LayerEngine(setup)
     return setup

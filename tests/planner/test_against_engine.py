@@ -48,6 +48,17 @@ POLICIES: dict[str, dict[str, Any]] = {
     },
     "both, one layer kept": {"gradient_checkpointing": {"kept_layers": 1}, "fused_loss": {"chunk_tokens": 64}},
     "both, two layers kept": {"gradient_checkpointing": {"kept_layers": 2}, "fused_loss": {"chunk_tokens": 64}},
+    "both, attention kept, offload": {
+        "gradient_checkpointing": {"save_attention": True}, "fused_loss": {"chunk_tokens": 64},
+        "checkpoint_offload": {},
+    },
+    "both, attention kept, offload of all but two": {
+        "gradient_checkpointing": {"save_attention": True}, "fused_loss": {"chunk_tokens": 64},
+        "checkpoint_offload": {"kept_layers": 2},
+    },
+    "both, a layer kept, offload": {
+        "gradient_checkpointing": {"kept_layers": 1}, "fused_loss": {"chunk_tokens": 64}, "checkpoint_offload": {},
+    },
     "both, attention and a layer kept": {
         "gradient_checkpointing": {"save_attention": True, "kept_layers": 1}, "fused_loss": {"chunk_tokens": 64},
     },

@@ -10,15 +10,17 @@ GIB = 1024**3
 OFFLOADED = {**LEAN_LORA, "checkpoint_offload": {}}
 
 
-def layer_inputs(optimizations, **values):
-    result = account_of(optimizations, **values)
-    return next(spec.bytes for spec in result.combined.specs if spec.key == "layer_inputs")
+def layer_inputs(result, instant):
+    specs = result.combined.specs
+    return sum(spec.bytes for spec in specs if spec.key.startswith("layer_inputs") and instant in spec.instants)
 
 
-@pytest.mark.parametrize(("kept", "on_gpu"), [(1, 2), (10, 11), (99, 28)])
+@pytest.mark.parametrize(("kept", "on_gpu"), [(1, (2, 1, 2)), (10, (11, 10, 10)), (99, (28, 28, 28))])
 def test_kept_layers_and_one_on_its_way_stay_on_the_gpu(kept, on_gpu):
     one = 2 * QWEN_7B.hidden_size * 8192
-    assert layer_inputs({**LEAN_LORA, "checkpoint_offload": {"kept_layers": kept}}) == on_gpu * one
+    result = account_of({**LEAN_LORA, "checkpoint_offload": {"kept_layers": kept}})
+    instants = ("layer_forward", "forward_loss", "attention_backward")
+    assert tuple(layer_inputs(result, instant) // one for instant in instants) == on_gpu
 
 
 def test_what_leaves_the_gpu_is_needed_on_the_host():
@@ -26,7 +28,7 @@ def test_what_leaves_the_gpu_is_needed_on_the_host():
     moved = 27 * 2 * QWEN_7B.hidden_size * 131072
     assert offloaded.host_bytes - plain.host_bytes == moved
     saved = plain.worst_gpu.allocated.bytes_at("forward_loss") - offloaded.worst_gpu.allocated.bytes_at("forward_loss")
-    assert saved == moved - 2 * QWEN_7B.hidden_size * 131072
+    assert saved == moved
     assert offloaded.seconds_per_step == pytest.approx(plain.seconds_per_step)  # 55 GB/s hides behind compute
 
 

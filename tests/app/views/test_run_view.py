@@ -132,7 +132,7 @@ def test_failure_names_kind_step_message_and_checkpoint():
 def test_out_of_memory_names_the_parts_and_the_changes_that_fit():
     postmortem = {
         "out_of_memory": {
-            "instant": "backward",
+            "instant": "backward", "usable_bytes": 14 * 1024**3,
             "parts": [{"part": "logits", "bytes": 12 * 1024**3}, {"part": "weights", "bytes": 3 * 1024**3}],
             "changes": [
                 {"changes": {"fused_loss": True, "max_length": 4096}},
@@ -142,5 +142,6 @@ def test_out_of_memory_names_the_parts_and_the_changes_that_fit():
     }  # fmt: skip
     text = failure_text(RunState(status="failed", failure_kind="oom"), postmortem)
     assert "logits 12.0 GiB, weights 3.00 GiB" in text
+    assert "the planner says that this fits into the 14.0 GiB that there were" in text
     assert "--set fused_loss=true --set max_length=4096" in text
-    assert "--set gradient_checkpointing='{save_attention: true}'" in text
+    assert "--set 'gradient_checkpointing={save_attention: true}'" in text

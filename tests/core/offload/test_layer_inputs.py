@@ -24,6 +24,9 @@ COMBINATIONS = {
     "lora with dropout": (setting("lora", rank=3, dropout=0.3), CHECKPOINTING),
     "kept attention": (setting("gradient_checkpointing", save_attention=True),),
     "a layer that is not recomputed": (setting("gradient_checkpointing", kept_layers=1),),
+    "kept attention, and a layer that is not recomputed": (
+        setting("gradient_checkpointing", save_attention=True, kept_layers=1),
+    ),
     "head groups": (CHECKPOINTING, setting("fake_parallel", groups=3), setting("fused_loss")),
 }
 
@@ -50,9 +53,12 @@ def test_offloaded_runs_are_bit_for_bit_the_others(combination, kept_layers):
         assert all(torch.equal(gradients[name], want_gradients[name]) for name in want_gradients)
     inputs = setup.layer_inputs
     num_recomputed = 4 - combination_kept_layers(combination)
-    assert inputs.num_out == inputs.num_in == 2 * max(0, num_recomputed - kept_layers)
-    assert not inputs._kept
-    assert not inputs._arriving
+    outputs = setup.keeper.host if setup.keeper else None
+    assert (outputs is not None) == (setup.keeper is not None and kept_layers < num_recomputed)
+    for tensors in (inputs, outputs) if outputs else (inputs,):
+        assert tensors.num_out == tensors.num_in == 2 * max(0, num_recomputed - kept_layers)
+        assert not tensors._kept
+        assert not tensors._arriving
 
 
 def test_a_forward_without_backward_and_an_evaluation_between_change_nothing():
@@ -89,6 +95,15 @@ def test_the_proof_tells_the_layers_and_can_fail():
         verify_setup(setup, REGISTRY)
 
 
+def test_the_proof_tells_attention_outputs_too():
+    setup, _ = two_steps(*COMBINATIONS["kept attention"], setting("checkpoint_offload", kept_layers=1))
+    claims = [evidence.claim for evidence in verify_setup(setup, REGISTRY)]
+    assert claims[1].startswith("inputs and attention outputs of 3 of 4 layers waited in host memory")
+    setup.keeper.host.num_in = 0
+    with pytest.raises(NotActive, match="did not come back"):
+        verify_setup(setup, REGISTRY)
+
+
 def test_patches_are_taken_back():
     setup = tiny_setup(tiny_model(**MODEL), CHECKPOINTING, setting("checkpoint_offload"))
     inputs = setup.layer_inputs
@@ -108,5 +123,9 @@ def test_a_slot_holds_what_fits_and_no_more():
     slots.view(1, x).copy_(x)
     assert torch.equal(slots.view(1, x), x)
     assert slots.view(0, x.half()).shape == x.shape
+    turned = x.transpose(1, 2)
+    slots.view(0, turned).copy_(turned)
+    assert torch.equal(slots.view(0, turned), turned)
+    assert slots.view(0, turned).stride() == turned.stride()  # a copy of one piece, as it lies
     with pytest.raises(ValueError, match="28 bytes does not fit a slot of 24"):
         slots.view(0, torch.zeros(7))

@@ -22,7 +22,14 @@ PLAN: dict[str, Any] = {
     "schema": 1,
     "peak_instant": "layer_backward",
     "environment": {"source": "detected", "packages": {}, "compute_capability": None},
-    "gpus": [{"index": 0, "usable_bytes": 10_000, "peak": {"allocated_bytes": 700}, "terms": []}],
+    "gpus": [
+        {
+            "index": 0,
+            "usable_bytes": 10_000,
+            "peak": {"allocated_bytes": 700, "reserved_bytes": 800, "used_bytes": 900},
+            "terms": [],
+        }
+    ],
 }
 
 

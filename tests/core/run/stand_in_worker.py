@@ -46,7 +46,10 @@ def train(channel, rank: int, checkpoints: Path, ways: dict) -> int:
         if step == ways.get("vanish_at"):
             os.kill(os.getpid(), signal.SIGKILL)
         if step == ways.get("fail_at"):
-            raise MemoryError(f"no memory left for step {step}")
+            error = MemoryError(f"no memory left for step {step}")
+            if "memory_ended" in ways:
+                channel.failed(error, memory=ways["memory_ended"])
+            raise error
         if step == ways.get("exit_at"):
             os._exit(ways["exit_code"])
         if is_main:

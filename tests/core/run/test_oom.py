@@ -20,8 +20,8 @@ def planned(length, gpu="A10", **values):
     return plan_preset(Preset(name="p", description="", values=keys, hardware={"gpu": gpu})).plan
 
 
-def advice(plan, instant="backward"):
-    return explain_out_of_memory(plan.config, plan_to_dict(plan), instant=instant)
+def advice(plan, instant="backward", **more):
+    return explain_out_of_memory(plan.config, plan_to_dict(plan), instant=instant, **more)
 
 
 def test_it_names_the_parts_of_the_moment_largest_first():
@@ -57,10 +57,23 @@ def test_a_plan_that_was_wrong_asks_for_less_than_it_said():
         assert planned(length, "A100-40G", **keys).worst_gpu.used_bytes < needed
 
 
+def test_what_others_took_of_the_card_is_not_counted_on():
+    """The plan was made for an empty card; when the run failed, tensors could have had 24 GiB of it."""
+    plan = planned(32768, gpu="A100-80G")
+    known = advice(plan, allocatable_bytes=24 * 1024**3)
+    context = plan.worst_gpu.used_bytes - plan.worst_gpu.reserved_bytes
+    assert known["usable_bytes"] == 24 * 1024**3 + context
+    assert len(known["changes"]) == 3
+    for entry in known["changes"]:
+        values = {**entry["changes"]}
+        again = planned(values.pop("max_length", 32768), "A100-80G", **values)
+        assert again.worst_gpu.used_bytes <= known["usable_bytes"], entry
+
+
 def test_a_run_without_a_plan_has_no_advice():
     plan = planned(8192)
     assert explain_out_of_memory(plan.config, {}, instant="forward") == {
-        "instant": "forward", "parts": [], "changes": []
+        "instant": "forward", "parts": [], "changes": [], "usable_bytes": None
     }  # fmt: skip
 
 

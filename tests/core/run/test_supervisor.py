@@ -89,6 +89,16 @@ def test_a_failing_rank_is_explained(tmp_path):
     assert "MemoryError: no memory left for step 3" in postmortem["log_tail"]
 
 
+def test_a_rank_says_where_memory_ended_whatever_was_fullest_before(tmp_path):
+    run = make_run(tmp_path, steps=5, fail_at=3, memory_ended={"instant": "step", "allocatable_bytes": 5})
+    assert run_to_end(run) == 1
+    known = json.loads(run.postmortem.read_text())["out_of_memory"]
+    assert known["instant"] == "step"
+    silent = make_run(tmp_path, steps=5, fail_at=3)
+    assert run_to_end(silent) == 1
+    assert json.loads(silent.postmortem.read_text())["out_of_memory"]["instant"] == "backward"
+
+
 def test_a_rank_that_vanishes_is_named_with_its_signal(tmp_path):
     run = make_run(tmp_path, steps=5, vanish_at=2)
     assert run_to_end(run) == 1

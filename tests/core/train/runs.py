@@ -56,8 +56,9 @@ class RecordingChannel:
     def sync(self):
         return True
 
-    def failed(self, error, *, step=None):
+    def failed(self, error, *, step=None, memory=None):
         self.failures.append((error, step))
+        self.memory_ended = memory
 
     def close(self):
         self.is_closed = True

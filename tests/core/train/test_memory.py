@@ -19,6 +19,9 @@ class ScriptedProbe:
     def __init__(self, *readings):
         self.readings = iter(readings)
 
+    def allocatable_bytes(self):
+        return 4000
+
     def lap(self):
         allocated, reserved, used = next(self.readings)
         return Reading(allocated_bytes=allocated, reserved_bytes=reserved, used_bytes=used)
@@ -74,6 +77,7 @@ def test_an_instant_that_fails_is_measured_too():
     with pytest.raises(MemoryError), meter.during("backward"):
         raise MemoryError
     assert meter.peak.instant == "backward"
+    assert meter.at_failure() == {"instant": "backward", "allocatable_bytes": 4000}
 
 
 def big():

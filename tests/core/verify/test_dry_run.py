@@ -46,7 +46,7 @@ def real_allocations() -> Iterator[LiveBytes]:
 def test_it_allocates_what_the_run_allocates_on_real_tensors(model: dict[str, Any], run: str) -> None:
     optimizations, values = RUNS[run]
     config = run_config(optimizations, max_length=TOKENS, **values)
-    shallow = with_depth(model, 3)
+    shallow = with_depth(model, 4)
     dry, real = depth_peaks(config, shallow), depth_peaks(config, shallow, real_allocations)
     assert set(dry) == set(real)
     assert set(dry) - {"embedding_backward"} == {*INSTANTS, "middle_layers"} - {"save"}
