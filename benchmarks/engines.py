@@ -61,7 +61,7 @@ def run_ours(engine: str, length: int, num_steps: int, profile: str) -> dict[str
     from benchmarks.random_run import measure, random_run, write_profile
 
     values = values_of(engine, length)
-    run = random_run(MODEL, length, {**values, **_rope(length), "engine": engine.partition("-")[0]})
+    run = random_run(MODEL, length, {**values, **rope_of(length), "engine": engine.partition("-")[0]})
     measured = measure(run.step, length, warm_up=_warm_up(length), steps=num_steps)
     if profile:
         write_profile(run.step, Path(profile) / f"{engine}-{length}.txt")
@@ -110,7 +110,7 @@ def run_hf(length: int, num_steps: int) -> dict[str, Any]:
     return {**measured, "attention": f"SDPA cuDNN {torch.backends.cudnn.version()}"}
 
 
-def _rope(length: int) -> dict[str, Any]:
+def rope_of(length: int) -> dict[str, Any]:
     """Beyond the 32,768 positions of the model, as a user would have to ask for it."""
     return {"rope_scaling": {"type": "yarn", "factor": length / 32768}} if length > 32768 else {}
 
@@ -124,7 +124,7 @@ def _hf_model(length: int) -> Any:
 
     torch.manual_seed(0)
     config = AutoConfig.for_model(**{key: value for key, value in MODELS[MODEL].items() if value is not None})
-    scale_rope(config, _rope(length).get("rope_scaling", {}))
+    scale_rope(config, rope_of(length).get("rope_scaling", {}))
     config.use_cache = False
     with torch.device("cuda"):
         return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa")

@@ -6,6 +6,8 @@ long as it is. Pinning costs about 0.65 s a GiB, so it is done once, for the lon
 
 from __future__ import annotations
 
+import sys
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,8 @@ from planner.errors import EnvironmentProblem
 
 class HostSlots:
     """``num_slots`` equal pieces of one block, each of ``slot_bytes``."""
+
+    _is_pinned = False
 
     def __init__(self, num_slots: int, slot_bytes: int, *, device: torch.device) -> None:
         """
@@ -52,4 +56,5 @@ class HostSlots:
         self._slots = torch.empty(0, 0, dtype=torch.uint8)
 
     def __del__(self) -> None:
-        self.free()
+        if self._is_pinned and not sys.is_finalizing():  # the end of the process unpins, too
+            self.free()
