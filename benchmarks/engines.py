@@ -1,13 +1,15 @@
 """Both engines against transformers + PEFT + Liger on one GPU, in the same run: speed and peak, Qwen2.5-7B, LoRA r64.
 
-    python benchmarks/engines.py OUT.csv [--engines hf,layer] [--steps 5] [--profile FOLDER] [LENGTH[:ENGINES] ...]
+    python benchmarks/engines.py OUT.csv [--engines hf,layer] [--hf FILE] [--steps 5] [--profile FOLDER]
+                                 [LENGTH[:ENGINES] ...]
 
 Lengths are 8192 32768 65536 131072 unless given, each with --engines or its own, as in 8192:hf,layer,layer-free.
 Random weights and ids, batch 1, every token a label, torch AdamW.
 The engines take turns at each length, in one process (FlashAttention-4 is compiled once); each row starts with nothing
 allocated. Tokens/s is the median of --steps after 2 to warm up, 1 from 32K on. A row that fails says so and does not
 stop the others; the file is rewritten after each row. --profile writes the kernels of one more step of each of our
-rows, by time.
+rows, by time. --hf: the rows of hf are those of FILE, which another process wrote on the same card just before; they
+are compared with and written too.
 
     hf          transformers' own loop as fast as it goes: bf16 adapters, Liger's RMSNorm, SwiGLU, RoPE and fused linear
                 cross entropy, gradient checkpointing, autocast, cuDNN attention
@@ -30,6 +32,7 @@ import os
 import subprocess
 import sys
 import traceback
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -141,7 +144,14 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def main(out: str, cases: list[tuple[int, list[str]]], num_steps: int, profile: str) -> int:
+def compare(row: dict[str, Any], hf: Mapping[str, Any] | None) -> None:
+    """Fill in the ratios of one of our rows."""
+    if hf is not None and not hf.get("problem") and "problem" not in row:
+        row["speed_ratio"] = round(row["tokens_per_second"] / float(hf["tokens_per_second"]), 3)
+        row["peak_ratio"] = round(row["allocated"] / int(hf["allocated"]), 3)
+
+
+def main(out: str, cases: list[tuple[int, list[str]]], hf_file: str, num_steps: int, profile: str) -> int:
     from importlib.metadata import PackageNotFoundError, version
 
     def found(name: str) -> str:
@@ -157,22 +167,22 @@ def main(out: str, cases: list[tuple[int, list[str]]], num_steps: int, profile: 
         "commit": os.environ.get("LONGFIT_COMMIT", commit.strip()), "date": datetime.now(UTC).strftime("%Y-%m-%d"),
     }  # fmt: skip
     rows: list[dict[str, Any]] = []
+    if hf_file:
+        with Path(hf_file).open(newline="") as file:
+            rows += [row for row in csv.DictReader(file) if row["engine"] == "hf"]
     for length, engines in cases:
-        hf: dict[str, Any] = {"problem": "not run"}
         for engine in engines:
             row = {"engine": engine, "length": length, **_run(engine, length, num_steps, profile), **facts}
-            if engine == "hf":
-                hf = row
-            elif "problem" not in row and "problem" not in hf:
-                row["speed_ratio"] = round(row["tokens_per_second"] / hf["tokens_per_second"], 3)
-                row["peak_ratio"] = round(row["allocated"] / hf["allocated"], 3)
+            if engine != "hf":
+                known = (r for r in rows if r["engine"] == "hf" and int(r["length"]) == length)
+                compare(row, next(known, None))
             rows.append(row)
             print({key: row[key] for key in COLUMNS if row.get(key) not in (None, "")}, flush=True)
             with Path(out).open("w", newline="") as file:
                 writer = csv.DictWriter(file, fieldnames=COLUMNS)
                 writer.writeheader()
                 writer.writerows(rows)
-    return 0 if all("problem" not in row for row in rows) else 1
+    return 0 if not any(row.get("problem") for row in rows) else 1
 
 
 def _run(engine: str, length: int, num_steps: int, profile: str) -> dict[str, Any]:
@@ -196,6 +206,7 @@ if __name__ == "__main__":
     parser.add_argument("out")
     parser.add_argument("lengths", nargs="*", default=[str(length) for length in LENGTHS])
     parser.add_argument("--engines", default="hf,layer")
+    parser.add_argument("--hf", default="")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--profile", default="")
     args = parser.parse_args()
@@ -204,4 +215,4 @@ if __name__ == "__main__":
     if {"hf", "module"} <= {engine for _, engines in cases for engine in engines}:
         parser.error("hf and module take a run each: Liger's patches for hf replace the classes that module looks for")
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-    sys.exit(main(args.out, cases, args.steps, args.profile))
+    sys.exit(main(args.out, cases, args.hf, args.steps, args.profile))

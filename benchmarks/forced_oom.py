@@ -53,7 +53,7 @@ CASES = (
 )  # fmt: skip
 COLUMNS = (
     "case", "values", "free_bytes", "planned_used", "usable_planned_for", "exit_code", "instant", "message",
-    "largest_parts", "changes", "first_change", "used_by_first_change", "verdict_of_first_change",
+    "largest_parts", "changes", "first_change", "used_by_first_change", "memory_with_first_change",
     "exit_code_with_first_change", "gpu", "torch", "transformers", "commit", "date",
 )  # fmt: skip
 
@@ -149,7 +149,8 @@ def run(case: Case, folder: Path) -> dict[str, Any]:
             code, said = train(preset, runs, *set_arguments(changes[0]["changes"]))
             row |= {
                 "first_change": json.dumps(changes[0]["changes"]), "used_by_first_change": changes[0]["used_bytes"],
-                "exit_code_with_first_change": code, "verdict_of_first_change": said.splitlines()[3].strip(),
+                "exit_code_with_first_change": code,
+                "memory_with_first_change": next((line for line in said.splitlines() if line.startswith("memory")), ""),
             }  # fmt: skip
             if code:
                 print(said[-3000:])

@@ -16,6 +16,7 @@ from planner.host import disk_store, host_store
 from planner.mfu import mfu_causal
 from planner.optimization import Registry
 from planner.parts import cpu, runtime
+from planner.parts.holes import reserved_terms
 from planner.time import step_seconds
 from planner.types import (
     Calibration,
@@ -58,7 +59,7 @@ def footprint(
     if ctx.cluster.gpu.kind == "cpu":
         holes, context = cpu.heap_terms(specs, by_instant), cpu.process_terms()
     else:
-        holes = runtime.reserved_terms(ctx, specs, by_instant, expandable=expandable_segments)
+        holes = reserved_terms(ctx, specs, by_instant, expandable=expandable_segments)
         context = runtime.context_terms(ctx)
     if calibration is not None:
         context = with_offset(context, calibration, ctx.cluster.gpu)

@@ -86,7 +86,8 @@ class Worker:
             memory = None if self.meter is None else self.meter.at_failure()
             where = f" ({memory['instant']})" if memory and memory["instant"] else ""
             if self.trainer is not None:
-                where = f" in step {step}{where}, with a row of {self.trainer.row_tokens:,} tokens"
+                row = self.trainer.row_tokens  # 0 in an evaluation before the first step
+                where = f" in step {step}{where}" + (f", with a row of {row:,} tokens" if row else "")
             error = MemoryError(f"Out of memory{where}. {str(error).splitlines()[0] if str(error) else ''}")
         self.channel.failed(error, step=step, memory=memory)
 

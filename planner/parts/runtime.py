@@ -1,29 +1,14 @@
-"""What lies beside the tensors of a CUDA process: cuBLAS workspaces (inside the allocator), the allocator's unused
-blocks, the CUDA context and NCCL. Host processes: planner/parts/cpu.py.
+"""What lies beside the tensors of a CUDA process: cuBLAS workspaces (inside the allocator), the CUDA context and NCCL.
+The allocator's unused blocks: planner/parts/holes.py. Host processes: planner/parts/cpu.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from planner.effects import TermSpec
 from planner.optimization import PlanContext
-from planner.types import INSTANTS, Basis, Instant, Term
+from planner.types import INSTANTS, Basis, Term
 
 MIB = 1024**2
-
-# What the allocator holds beyond live tensors, on one H200.
-# Fixed-size segments: reserved less allocated of HF + Liger at 8K/16K/32K/64K (0.98, 1.35, 2.14, 3.79 GiB) is 0.6 GiB
-# + 9 % of what comes and goes.
-HOLES_BASE_BYTES = 614 * MIB
-HOLES_SHARE = 0.09
-# Expandable segments (benchmarks/results/2026-11-29-h200-plan-against-measured.csv): 0.18 GiB without recomputation;
-# with it 0.67, 1.75 and 3.16 GiB at 8K/32K/64K (d 3584) and 3.58 GiB at 64K (d 4096), which is 0.3 GiB + 13 d T. The
-# stock loss adds its fp32 logits once more (4.40, 9.10, 18.50 GiB at 8K/16K/32K), half of that with a trainable head.
-HOLES_BASE_BYTES_EXPANDABLE = 170 * MIB
-HOLES_RECOMPUTE_BYTES_EXPANDABLE = 130 * MIB
-HOLES_RECOMPUTE_PER_TOKEN_EXPANDABLE = 13  # times d
-HOLES_LAYER_ENGINE_BYTES_EXPANDABLE = 390 * MIB  # 286 to 516 MiB from 8K to 128K, whatever is kept or offloaded
 
 
 def allocated_runtime_terms(ctx: PlanContext) -> tuple[TermSpec, ...]:
@@ -40,61 +25,6 @@ def allocated_runtime_terms(ctx: PlanContext) -> tuple[TermSpec, ...]:
             basis="measured" if hopper else "assumed", source="torch CUDABlas.cpp, CUBLAS_WORKSPACE_CONFIG defaults",
         ),
     )  # fmt: skip
-
-
-def reserved_terms(
-    ctx: PlanContext, specs: tuple[TermSpec, ...], by_instant: Mapping[Instant, int], *, expandable: bool
-) -> tuple[Term, ...]:
-    """The allocator's blocks that hold nothing at the peak: reserved less allocated."""
-    s = ctx.sizes
-    logits = sum(spec.bytes for spec in specs if spec.key == "logits.backward")
-    if expandable:
-        return _expandable_holes(ctx, logits > 0)
-    peak_bytes = max(by_instant.values())
-    static = sum(spec.bytes for spec in specs if len(spec.instants) >= len(INSTANTS) - 1)
-    transient = max(0, peak_bytes - static)
-    # what is kept of one large block at a time does not leave holes between small ones
-    holes = min(transient, HOLES_BASE_BYTES + round(HOLES_SHARE * max(0, transient - logits)))
-    terms = [
-        context_term(
-            "fragmentation", holes,
-            f"{HOLES_BASE_BYTES // MIB} MiB + {HOLES_SHARE:.0%} of {transient - logits} bytes that come and go",
-            "measured", "reserved against allocated on one H200",
-        )
-    ]  # fmt: skip
-    if logits and s.is_half:
-        terms.append(
-            context_term(
-                "cached_logits", 2 * s.V * s.T,
-                f"2V * T = 2 * {s.V} * {s.T}: the freed block of the 16-bit logits, too small for fp32 ones",
-                "modelled", "reserved against allocated on one H200, stock loss",
-            )
-        )  # fmt: skip
-    return tuple(terms)
-
-
-def _expandable_holes(ctx: PlanContext, has_whole_logits: bool) -> tuple[Term, ...]:
-    s = ctx.sizes
-    source = "benchmarks/results, one H200, expandable segments"
-    holes, formula = HOLES_BASE_BYTES_EXPANDABLE, f"{HOLES_BASE_BYTES_EXPANDABLE // MIB} MiB"
-    if ctx.config.engine == "layer":
-        holes = HOLES_LAYER_ENGINE_BYTES_EXPANDABLE
-        formula, source = f"{holes // MIB} MiB", "benchmarks/results/2026-11-29-h200-engines.csv"
-    elif ctx.config.optimization("gradient_checkpointing") is not None:
-        per_token = HOLES_RECOMPUTE_PER_TOKEN_EXPANDABLE * s.d
-        holes += HOLES_RECOMPUTE_BYTES_EXPANDABLE + per_token * s.T
-        formula += f" + {HOLES_RECOMPUTE_BYTES_EXPANDABLE // MIB} MiB + 13d * T = 13 * {s.d} * {s.T}"
-    terms = [context_term("fragmentation", holes, formula, "measured", source)]
-    if has_whole_logits and s.is_half:
-        factor = 2 if ctx.config.method == "full" else 4
-        terms.append(
-            context_term(
-                "cached_logits", factor * s.V * s.T,
-                f"{factor}V * T = {factor} * {s.V} * {s.T}: pages of the freed logits, not yet taken again",
-                "measured", source,
-            )
-        )  # fmt: skip
-    return tuple(terms)
 
 
 def context_terms(ctx: PlanContext) -> tuple[Term, ...]:
