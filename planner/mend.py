@@ -26,12 +26,17 @@ class Mend:
 
 
 def mend(problem: Problem, *, in_evaluation: bool, limit: int) -> tuple[Mend, ...]:
-    """At most ``limit``, the last of them a shorter row where one fits. The method stays, and so do its knobs. Where
-    nothing has room, what fits by its point value; none where nothing does.
+    """At most ``limit``, the last of them a shorter row where one fits. The method stays, and so do its knobs. Those
+    that have room come before those that only fit by their point value; none where nothing does.
 
     ``in_evaluation``: memory ended there, so that fewer rows in one evaluation come first.
     """
-    return _mend(problem, ROOMY, in_evaluation, limit) or _mend(problem, (*ROOMY, "tight"), in_evaluation, limit)
+    roomy = _mend(problem, ROOMY, in_evaluation, limit)
+    if len(roomy) == limit:
+        return roomy
+    known = [way.changes for way in roomy]
+    tight = [way for way in _mend(problem, ("tight",), in_evaluation, limit) if way.changes not in known]
+    return (*roomy, *tight[: limit - len(roomy)])
 
 
 def _mend(problem: Problem, verdicts: tuple[Verdict, ...], in_evaluation: bool, limit: int) -> tuple[Mend, ...]:

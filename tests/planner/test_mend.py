@@ -60,8 +60,24 @@ def test_where_no_combination_fits_another_optimizer_is_found() -> None:
     values = {"optimizations": LEAN, "max_length": 512}
     needed = plan_of(model=QWEN_05B, **values).worst_gpu.used_bytes / GIB
     ways = ways_out(QWEN_05B, needed - 0.8, **values)
-    assert ways
-    assert {key for way in ways for key, _ in way.changes} & {"optim", "galore"}
+    assert [way.changes for way in ways] == [
+        (("optim", "adamw_8bit"),), (("optim", "paged_adamw_8bit"),), (("galore", 128),)
+    ]  # fmt: skip
+    assert all(way.used_bytes < (needed - 0.8) * GIB for way in ways)
+
+
+def test_what_has_room_comes_before_what_only_fits() -> None:
+    values = {"optimizations": LEAN, "max_length": 512}
+    needed = plan_of(model=QWEN_05B, **values).worst_gpu.used_bytes / GIB
+    for usable in (needed - 0.4, needed - 0.9):
+        ways = ways_out(QWEN_05B, usable, **values)
+        cluster = cluster_of(replace(GPUS["H200"], usable_bytes=int(usable * GIB)))
+        chosen = [
+            {"optim": v} if k == "optim" else {"optimizations": {**LEAN, k: {}}} for w in ways for k, v in w.changes
+        ]
+        verdicts = [plan_of(model=QWEN_05B, cluster=cluster, **{**values, **keys}).verdict for keys in chosen]
+        assert "over" not in verdicts
+        assert verdicts == sorted(verdicts, key=lambda verdict: verdict == "tight"), usable
 
 
 @pytest.mark.parametrize("usable", [3, 6, 12])
