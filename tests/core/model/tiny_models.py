@@ -16,11 +16,17 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
     SmolLM3Config,
     SmolLM3ForCausalLM,
 )
@@ -46,6 +52,11 @@ MODULE_FAMILIES: dict[str, tuple[type, type]] = {  # by modules only: no head gr
     "gemma": (GemmaConfig, GemmaForCausalLM),
     "smollm3": (SmolLM3Config, SmolLM3ForCausalLM),
 }
+EXPERT_FAMILIES: dict[str, tuple[type, type]] = {  # products by experts: widths of whole 16 bytes, no float64
+    "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
+    "mixtral": (MixtralConfig, MixtralForCausalLM),
+    "qwen2_moe": (Qwen2MoeConfig, Qwen2MoeForCausalLM),
+}
 VOCABULARY = 97
 CPU = torch.device("cpu")
 
@@ -64,7 +75,7 @@ def tiny_model(
 ) -> PreTrainedModel:
     """A model with random weights that are large enough to matter, the same for the same arguments."""
     register_attention()
-    config_class, model_class = {**FAMILIES, **MODULE_FAMILIES}[family]
+    config_class, model_class = {**FAMILIES, **MODULE_FAMILIES, **EXPERT_FAMILIES}[family]
     config = config_class(
         **{
             "vocab_size": VOCABULARY,
