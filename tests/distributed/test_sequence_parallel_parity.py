@@ -116,6 +116,17 @@ def test_kept_attention_outputs_of_a_shared_row_keep_the_gradients(run_ranks, he
         assert any("attention outputs were kept" in claim for claim in answer["claims"])
 
 
+def test_inputs_and_outputs_in_host_memory_change_no_bit_of_a_shared_row(run_ranks):
+    row, shape = random_row((19, 2, 33, 8)), {**EIGHT_FOUR, "dtype": torch.float32, "layers": 3}
+    keeping = (setting("gradient_checkpointing", save_attention=True, kept_layers=0), *degrees_to_settings(HYBRID))
+    plain = run_ranks(train_step, 4, HYBRID, "qwen3", shape, [row], keeping)
+    offload = setting("checkpoint_offload", kept_layers=1)
+    for answer, want in zip(run_ranks(train_step, 4, HYBRID, "qwen3", shape, [row], (*keeping, offload)), plain):
+        assert answer["loss"] == want["loss"]
+        assert all(torch.equal(got, want["gradients"][name]) for name, got in answer["gradients"].items())
+        assert any("inputs and attention outputs of 2 of 3 layers" in claim for claim in answer["claims"])
+
+
 @pytest.mark.parametrize("lengths", [(19, 2, 33, 8), (1,)], ids=["a pack", "ranks without a token"])
 def test_the_mlp_by_tiles_of_a_shared_row_keeps_the_gradients(run_ranks, lengths):
     row = random_row(lengths)
