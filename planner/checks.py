@@ -144,7 +144,7 @@ def _planned_only(ctx: PlanContext, optimizations: Sequence[Optimization]) -> li
     if ctx.config.update == "layer":
         titles.append("update: layer")
     reasons = [
-        *planned_only_models(ctx.model),
+        *planned_only_models(ctx.model, method=ctx.config.method),
         *(
             (
                 f"{title} is planned only: it cannot be trained with yet.", "The numbers are those that it will have.",

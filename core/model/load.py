@@ -35,18 +35,19 @@ def load_model(config: RunConfig, device: torch.device) -> tuple[nn.Module, Mode
     try:
         raw_config, _ = PretrainedConfig.get_config_dict(config.model)
         spec = model_spec_from_config(config.model, raw_config)  # first: it refuses a family by name
-        for what, why, fix in planned_only_models(spec):
+        for what, why, fix in planned_only_models(spec, method=config.method):
             raise ConfigError(what, why=why, fix=fix)
         model_config = AutoConfig.from_pretrained(config.model)
         check_attention(model_config, config.max_length)
+        check_experts(model_config)
         scale_rope(model_config, dict(config.rope_scaling))
         model_config.use_cache = False
         model = AutoModelForCausalLM.from_pretrained(
             config.model,
             config=model_config,
             dtype=getattr(torch, config.dtype),
-            attn_implementation=ATTENTION_NAME,
             use_safetensors=True,
+            **implementations(spec),
         )
     except OSError as error:
         raise ConfigError(
@@ -68,6 +69,39 @@ def _why_not(model: str, error: OSError) -> str:
     if model.startswith((".", "/", "~")) and not os.path.isdir(model):
         return "There is no such folder."
     return str(error).splitlines()[0]
+
+
+def implementations(spec: ModelSpec) -> dict[str, str]:
+    """What transformers is told to compute attention with, and experts where there are some.
+
+    Experts by grouped products, on every device: k*T rows in the order of their experts, one call for all of them, so
+    that what is allocated depends on no routing. "eager" asks the host for each expert's tokens and "batched_mm" copies
+    the experts' weights for every token (transformers integrations/moe.py). With bfloat16 on a Hopper GPU it is one
+    kernel; elsewhere torch multiplies expert by expert and asks the host once a call.
+    """
+    chosen = {"attn_implementation": ATTENTION_NAME}
+    return chosen if spec.experts is None else {**chosen, "experts_implementation": "grouped_mm"}
+
+
+def check_experts(model_config: PretrainedConfig) -> None:
+    """Refuse what transformers would add to the training of a mixture of experts and longfit does not.
+
+    Raises:
+        ConfigError: a balancing loss (output_router_logits), or noise on the experts' input (router_jitter_noise).
+    """
+    if getattr(model_config, "output_router_logits", False):
+        raise ConfigError(
+            "The model's config.json asks for the router's balancing loss: output_router_logits is true.",
+            why="Adapters train on the loss of the tokens alone, and the router stays as it is.",
+            fix="Set output_router_logits to false in the model's config.json.",
+        )
+    noise = getattr(model_config, "router_jitter_noise", 0.0)
+    if noise:
+        raise ConfigError(
+            f"The model's config.json asks for router_jitter_noise {noise}.",
+            why="It multiplies the experts' input by random numbers, and the router stays as it is.",
+            fix="Set router_jitter_noise to 0.0 in the model's config.json.",
+        )
 
 
 def check_attention(model_config: PretrainedConfig, max_length: int) -> None:

@@ -98,7 +98,7 @@ class QLora:
 
         adapters, trainable = prove_adapters(setup, self.name)
         linears = quantised_linears(setup.causal_lm)
-        wanted = 7 * setup.spec.num_layers
+        wanted = len(setup.spec.linears) * setup.spec.num_layers
         packed = [linear for linear in linears if linear.weight.quant_state.nested == self.double_quant]
         if len(packed) != wanted:
             raise NotActive(f"qlora: {len(packed)} of {wanted} decoder linears are NF4 as asked for")

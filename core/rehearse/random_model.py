@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from core.attention.register import ATTENTION_NAME, register_attention
-from core.model.load import check_attention, freeze_dynamic_rope, scale_rope
+from core.attention.register import register_attention
+from core.model.load import check_attention, check_experts, freeze_dynamic_rope, implementations, scale_rope
 from core.model.nf4 import quantise_linears
 from planner.model_spec import model_spec_from_config
 from planner.types import ModelSpec, RunConfig
@@ -32,11 +32,12 @@ def random_model(config: RunConfig, raw_config: Mapping[str, Any], device: torch
     # what is absent or null is no window: some families would take their default for it
     model_config = AutoConfig.for_model(**{**given, "sliding_window": spec.sliding_window})
     check_attention(model_config, config.max_length)
+    check_experts(model_config)
     scale_rope(model_config, dict(config.rope_scaling))
     model_config.use_cache = False
     dtype = getattr(torch, config.dtype)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(model_config, dtype=dtype, attn_implementation=ATTENTION_NAME)
+        model = AutoModelForCausalLM.from_config(model_config, dtype=dtype, **implementations(spec))
     decoder = model.get_decoder()
     with device:  # its buffers are computed
         decoder.rotary_emb = type(decoder.rotary_emb)(config=model_config)

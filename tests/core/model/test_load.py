@@ -95,18 +95,42 @@ def test_missing_folder_is_bad_input():
         load_model(run_config(model="/no/such/folder"), CPU)
 
 
-def test_a_model_that_is_planned_only_is_not_loaded(tmp_path):
-    shape = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
-    experts = {
-        "model_type": "mixtral",
-        "num_local_experts": 4,
-        "num_experts_per_tok": 2,
-        "vocab_size": 100,
-        "num_key_value_heads": 2,
-    }
-    (tmp_path / "config.json").write_text(json.dumps({**shape, **experts}))
-    with pytest.raises(ConfigError, match="4 experts in 2 of 2 layers: it is planned only"):
+MIXTRAL = {
+    "model_type": "mixtral", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100, "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+}  # fmt: skip
+ADAPTERS = (setting("lora", rank=4),)
+
+
+def test_full_training_of_experts_is_refused_before_weights_are_read(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(MIXTRAL))
+    with pytest.raises(ConfigError, match="4 experts in 2 of 2 layers: full fine-tuning of it is planned only"):
         load_model(run_config(model=str(tmp_path)), CPU)
+
+
+@pytest.mark.parametrize(("key", "value"), [("output_router_logits", True), ("router_jitter_noise", 0.01)])
+def test_what_a_router_would_train_with_is_refused_by_name(tmp_path, key, value):
+    (tmp_path / "config.json").write_text(json.dumps({**MIXTRAL, key: value}))
+    with pytest.raises(ConfigError, match=key):
+        load_model(run_config(ADAPTERS, model=str(tmp_path)), CPU)
+
+
+def test_experts_run_by_grouped_products(tmp_path):
+    from core.rehearse.random_model import random_model
+
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    saved = tiny_model("qwen3_moe", heads=8, kv_heads=2, dtype=torch.float32, **experts)
+    saved.save_pretrained(tmp_path)
+    config = run_config(ADAPTERS, model=str(tmp_path))
+    loaded, spec = load_model(config, CPU)
+    drawn, _ = random_model(config, json.loads((tmp_path / "config.json").read_text()), CPU)
+    assert spec.experts is not None
+    for model in (loaded, drawn):
+        assert model.config._experts_implementation == "grouped_mm"
+        assert not any(parameter.requires_grad for parameter in model.parameters())
+    for name, parameter in saved.named_parameters():
+        assert torch.equal(loaded.get_parameter(name), parameter), name
 
 
 def test_a_folder_without_weights_is_bad_input(folder, tmp_path):
