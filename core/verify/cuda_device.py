@@ -21,6 +21,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils._pytree import tree_leaves
 
+import core.layer.linears
 import core.loss.chunked
 import core.model.nf4
 import core.offload.host_tensors
@@ -58,6 +59,7 @@ def cuda_allocations() -> Iterator[DryBytes]:
         (torch.utils, "swap_tensors", _swap_tensors),
         (torch.nn.functional, "dropout", _dropout),
         (core.loss.chunked, "wide_matmul", _wide_matmul),
+        (core.layer.linears, "wide_matmul", _wide_matmul),
         (core.loss.chunked, "cross_entropy_", loss_allocations.cross_entropy_),
         (core.model.nf4, "_quantised", stored_linear),
         (core.offload.host_tensors, "HostSlots", MetaSlots),

@@ -27,9 +27,10 @@ from core.train.position_loss import FIRST_EDGE_TOKENS
 from core.train.report import Reports
 from core.train.trainer import Trainer
 from core.verify.cuda_device import cuda_allocations
-from core.verify.cuda_entries import with_cuda_entries
+from core.verify.cuda_entries import cuda_row_kernels, with_cuda_entries
 from core.verify.instants import InstantMeter, Phase, watch
 from core.verify.live_bytes import LiveBytes
+from planner.attention_kernels import KernelName
 from planner.errors import ConfigError
 from planner.model_spec import model_spec_from_config
 from planner.parts.recompute import num_inputs_at_end
@@ -49,8 +50,9 @@ class DryRun:
         return max(self.by_instant.values())
 
 
-def dry_run(config: RunConfig, model_config: Mapping[str, Any]) -> DryRun:
-    """What ``config`` allocates on a CUDA device; ``model_config`` is the model's ``config.json``.
+def dry_run(config: RunConfig, model_config: Mapping[str, Any], *, kernel: KernelName = "torch") -> DryRun:
+    """What ``config`` allocates on a CUDA device, by the engine that it names; ``model_config`` is the model's
+    ``config.json``, ``kernel`` the one that attends.
 
     Raises:
         ConfigError: as a run would refuse it, or more than one rank.
@@ -64,18 +66,19 @@ def dry_run(config: RunConfig, model_config: Mapping[str, Any]) -> DryRun:
     num_layers = int(model_config["num_hidden_layers"])
     depth = _smallest_depth(config, model_spec_from_config(config.model, model_config))
     if depth + 1 < num_layers:
-        few, more = (depth_peaks(config, with_depth(model_config, n)) for n in (depth, depth + 1))
+        few, more = (depth_peaks(config, with_depth(model_config, n), kernel=kernel) for n in (depth, depth + 1))
         whole = {phase: few[phase] + (more[phase] - few[phase]) * (num_layers - depth) for phase in few}
     else:
-        whole = depth_peaks(config, model_config)
+        whole = depth_peaks(config, model_config, kernel=kernel)
     # the planner has one instant for both: which of them is larger may change with depth
     whole["optimizer_step"] = max(whole["optimizer_step"], whole.pop("embedding_backward", 0))
     return DryRun(by_instant={instant: whole[instant] for instant in INSTANTS if instant in whole})
 
 
 def _num_lowest(config: RunConfig, model: ModelSpec) -> int:
-    """Layers whose backward is "backward_end"."""
-    return max(1, num_inputs_at_end(config, model))
+    """Layers whose backward is "backward_end". Of the layer engine the lowest two, whatever they recompute: the second
+    one waits with more of the forward, the first one with more gradients."""
+    return 2 if config.engine == "layer" else max(1, num_inputs_at_end(config, model))
 
 
 def _smallest_depth(config: RunConfig, model: ModelSpec) -> int:
@@ -91,18 +94,20 @@ def depth_peaks(
     config: RunConfig,
     model_config: Mapping[str, Any],
     allocations: Callable[[], AbstractContextManager[LiveBytes]] = cuda_allocations,
+    *,
+    kernel: KernelName = "torch",
 ) -> dict[Phase, int]:
     """The highest sums of an evaluation, two optimizer steps and another evaluation, at the depth of ``model_config``.
 
     ``allocations``: where tensors are made and counted.
     """
-    config, registry = with_cuda_entries(config, REGISTRY)
+    config, registry = with_cuda_entries(config, REGISTRY, kernel)
     config = replace(
         config, max_steps=2, logging_steps=1, save_steps=0, eval_steps=0, keep_best=False, report_to=(),
         lr_scheduler_type="constant", warmup_ratio=0.0, warmup_steps=0,
     )  # fmt: skip
     mesh = build_mesh(config.parallel, rank=0, world=1)
-    with allocations() as live:
+    with cuda_row_kernels(), allocations() as live:
 
         def enter(phase: Phase) -> None:
             live.phase = phase
@@ -120,7 +125,7 @@ def depth_peaks(
         for group in optimizer.param_groups:
             if "foreach" in group:  # what torch chooses on a GPU
                 group["foreach"] = not group["fused"]
-        watch(setup.causal_lm.get_decoder(), enter, num_lowest=_num_lowest(config, spec))
+        watch(setup.causal_lm.get_decoder(), enter, num_lowest=_num_lowest(config, spec), engine=setup.layer_engine)
 
         def rows(samples: int, count: int, kind: type[LongestRows] = LongestRows) -> LongestRows:
             return kind(

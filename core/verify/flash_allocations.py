@@ -1,7 +1,8 @@
-"""An attention kernel that allocates what torch's CUDA flash attention does, and computes nothing.
+"""An attention kernel that allocates what a CUDA flash attention does, and computes nothing.
 
-Called by core/verify/dry_run.py and tests/planner/engine_bytes.py. Source: torch
-aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_fwd and mha_bwd. Shapes: core/attention/kernel.py.
+Called by core/verify/cuda_entries.py and tests/planner/engine_bytes.py. Shapes: core/attention/kernel.py. Sources:
+torch aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_fwd and mha_bwd; flash-attention
+flash_attn/cute/interface.py, _flash_attn_bwd.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from core.attention.kernel import INT32_ELEMENTS
-from planner.attention_kernels import KernelName
+from planner.attention_kernels import TITLES, KernelName
 
 _LENGTH_MULTIPLE = 128  # of the backward's float32 scratch
 _HEAD_DIM_MULTIPLE = 32
@@ -19,10 +20,13 @@ _HEAD_DIM_MULTIPLE = 32
 class FlashAllocations:
     """An AttentionKernel and a SegmentKernel: a packed row takes the same bytes."""
 
-    key: KernelName = "torch"
-    name = "allocations of torch CUDA flash"
     takes_segments = True
     max_elements: int | None = INT32_ELEMENTS
+
+    def __init__(self, key: KernelName = "torch") -> None:
+        self.key = key
+        self.name = f"allocations of {TITLES[key]}"
+        self._sums_heads_in_float32 = key in ("flash3", "flash4")
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
         return _by_token(q), torch.zeros(q.shape[:-1])
@@ -32,12 +36,14 @@ class FlashAllocations:
     ) -> tuple[Tensor, Tensor, Tensor]:
         heads, length, head_dim = q.shape[1:]
         rounded = _rounded_up(length, _LENGTH_MULTIPLE)
-        row_sums = torch.zeros(heads, rounded)
+        row_sums = torch.zeros(2 if self._sums_heads_in_float32 else 1, heads, rounded)  # the second: lse in base 2
         wide_dq = torch.zeros(heads, rounded, _rounded_up(head_dim, _HEAD_DIM_MULTIPLE))
-        # dk and dv are made for every query head, then summed over the heads of a group
-        per_query_head = (_by_token(q), _by_token(q)) if k.shape[1] < heads else ()
+        # where query heads share k and v: their gradients of each query head, or sums over them in float32
+        of_heads = k if self._sums_heads_in_float32 else q
+        dtype = torch.float32 if self._sums_heads_in_float32 else q.dtype
+        shared = [torch.zeros(of_heads.shape, dtype=dtype) for _ in range(2 * (k.shape[1] < heads))]
         grads = _by_token(q), _by_token(k), _by_token(v)
-        del row_sums, wide_dq, per_query_head
+        del row_sums, wide_dq, shared
         return grads
 
     def forward_segments(
