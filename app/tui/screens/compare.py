@@ -5,18 +5,16 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.css.query import NoMatches
 from textual.message import Message
-from textual.screen import Screen
 from textual.widgets import Footer
 
 from app.tui.feed import RunFeed
+from app.tui.screens.followed import FollowedScreen
 from app.tui.widgets.loss_plot import LossPlot
 from app.tui.widgets.narrow import PaneTabs
 from app.tui.widgets.plain import Plain, visible
@@ -25,7 +23,6 @@ from app.tui.widgets.top_bar import TopBar
 from app.views.compare import Row, result_rows, setting_rows
 from planner.errors import LongfitError
 
-REFRESH_SECONDS = 1.0
 _COLUMNS = ("what", "first", "second")
 
 
@@ -37,20 +34,14 @@ class Compared(Message):
     has_more: bool
 
 
-class CompareScreen(Screen[None]):
+class CompareScreen(FollowedScreen):
     """Both runs are followed: one that is live moves. Raises: RunNotFound, ConfigError for what is no run."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "back", "back", key_display="Esc", tooltip="back to the runs"),
-        Binding("l", "log_scale", "log scale", tooltip="loss on a logarithmic scale"),
-        Binding("g", "next_axis", "x axis", tooltip="loss by steps, tokens, time of training"),
-    ]
     PANES = (("compare-loss", "Loss"), ("compare-results", "Results"), ("compare-settings", "Settings"))
 
     def __init__(self, first: Path, second: Path) -> None:
         super().__init__()
         self.feeds = (RunFeed(first), RunFeed(second))
-        self._is_polling = False
 
     def compose(self) -> ComposeResult:
         yield TopBar("runs")
@@ -70,23 +61,14 @@ class CompareScreen(Screen[None]):
         rows = setting_rows(self.feeds[0].config, self.feeds[1].config)
         self._show("#compare-settings", rows or (("none", "", ""),))
         self.query_one("#compare-results").focus()
-        self.set_interval(REFRESH_SECONDS, self._poll)
-        self._poll()
+        self.follow()
 
-    def _poll(self) -> None:
-        if not self._is_polling:
-            self._is_polling = True
-            self.run_worker(self._read, thread=True, group="feeds")
-
-    def _read(self) -> None:
+    def take_in(self) -> Compared:
         try:
             more = [feed.poll() for feed in self.feeds]
-            message = Compared("", has_more=any(more))
         except LongfitError as error:
-            message = Compared(str(error), has_more=False)
-        finally:
-            self._is_polling = False
-        self.post_message(message)
+            return Compared(str(error), has_more=False)
+        return Compared("", has_more=any(more))
 
     def on_compared(self, message: Compared) -> None:
         if message.problem:
@@ -101,12 +83,3 @@ class CompareScreen(Screen[None]):
 
     def _show(self, table: str, rows: tuple[Row, ...]) -> None:
         self.query_one(table, PlainTable).show_rows((row[0], tuple(map(visible, row))) for row in rows)
-
-    def action_back(self) -> None:
-        self.dismiss(None)
-
-    def action_log_scale(self) -> None:
-        self.query_one(LossPlot).action_log_scale()
-
-    def action_next_axis(self) -> None:
-        self.query_one(LossPlot).action_next_axis()

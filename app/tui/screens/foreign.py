@@ -5,18 +5,16 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.css.query import NoMatches
 from textual.message import Message
-from textual.screen import Screen
 from textual.widgets import Footer
 
 from app.services.foreign_runs import open_foreign
 from app.tui.log_file import LogFile
+from app.tui.screens.followed import FollowedScreen
 from app.tui.widgets.log_view import LogView
 from app.tui.widgets.loss_plot import LossPlot
 from app.tui.widgets.plain import Plain, visible
@@ -25,29 +23,20 @@ from app.views.format import format_path
 from app.views.run_view import rate_rows
 from app.views.series import LossHistory
 
-REFRESH_SECONDS = 1.0
-
 
 @dataclass
 class Grown(Message):
     """What was new has been taken in."""
 
 
-class ForeignScreen(Screen[None]):
+class ForeignScreen(FollowedScreen):
     """Reads only: whoever started this run stops it. Raises: RunNotFound, ConfigError for what cannot be read."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "back", "back", key_display="Esc", tooltip="back to the runs"),
-        Binding("l", "log_scale", "log scale", tooltip="loss on a logarithmic scale"),
-        Binding("g", "next_axis", "x axis", tooltip="loss by steps, tokens, time of training"),
-    ]
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self.run = open_foreign(folder)
         self.loss = LossHistory()
         self._log = None if self.run.log is None else LogFile(self.run.log)
-        self._is_polling = False
 
     def compose(self) -> ComposeResult:
         yield TopBar("runs")
@@ -63,23 +52,14 @@ class ForeignScreen(Screen[None]):
         log.display = self._log is not None
         (log if self._log is not None else self.query_one(LossPlot)).focus()
         self.query_one(TopBar).show(self.run.folder.name)
-        self.set_interval(REFRESH_SECONDS, self._poll)
-        self._poll()
+        self.follow()
 
-    def _poll(self) -> None:
-        if not self._is_polling:
-            self._is_polling = True
-            self.run_worker(self._read, thread=True, group="foreign")
-
-    def _read(self) -> None:
-        try:
-            while rows := self.run.read():
-                self.loss.extend(rows)
-            if self._log is not None:
-                self._log.refresh()
-        finally:
-            self._is_polling = False
-        self.post_message(Grown())
+    def take_in(self) -> Grown:
+        while rows := self.run.read():
+            self.loss.extend(rows)
+        if self._log is not None:
+            self._log.refresh()
+        return Grown()
 
     def on_grown(self, message: Grown) -> None:
         with suppress(NoMatches):  # parts of a screen that is left are gone before it is
@@ -90,12 +70,3 @@ class ForeignScreen(Screen[None]):
             self.query_one("#foreign-rates", Plain).show_line(rates)
             self.query_one(LossPlot).show(self.loss, note="no loss has been logged yet")
             self.query_one(LogView).grown()
-
-    def action_back(self) -> None:
-        self.dismiss(None)
-
-    def action_log_scale(self) -> None:
-        self.query_one(LossPlot).action_log_scale()
-
-    def action_next_axis(self) -> None:
-        self.query_one(LossPlot).action_next_axis()

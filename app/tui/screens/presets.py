@@ -11,11 +11,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.message import Message
-from textual.screen import Screen
-from textual.widgets import DataTable, Footer, Input
+from textual.widgets import DataTable, Footer
 
 from app.tui.screens.dialogs import TextScreen
 from app.tui.screens.exporting import ask_and_export
+from app.tui.screens.filtered import FilteredScreen
 from app.tui.screens.saving import ask_and_save
 from app.tui.services import Services
 from app.tui.widgets.plain import Plain
@@ -40,8 +40,10 @@ class Judged(Message):
 COLUMNS = ("name", "here", "meant", "for", "length", "from", "model")
 
 
-class PresetsScreen(Screen[None]):
+class PresetsScreen(FilteredScreen):
     """Verdicts come from a thread, two plans a preset."""
+
+    NOUN = "preset"
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "load", "load", tooltip="load it into the Plan screen"),
@@ -59,20 +61,15 @@ class PresetsScreen(Screen[None]):
         self.services = services
         self._presets: dict[str, Preset] = {}
         self._verdicts: dict[str, tuple[str, str]] = {}
-        self._marked = ""  # the first of two presets to compare
-        self._words = ""  # the filter
 
     def compose(self) -> ComposeResult:
         yield TopBar("presets")
-        yield Input(id="preset-filter", compact=True, placeholder="words that a line must have; Enter goes to the list")
+        yield self.filter_field()
         yield PlainTable(COLUMNS, id="presets", heads={"here": "fits here", "meant": "fits there"}, fills=("model",))
         with VerticalScroll(id="preset-yaml", can_focus=True) as box:
             box.border_title = "As a file"
             yield Plain(id="preset-text")
         yield Footer(show_command_palette=False, compact=True)
-
-    def on_mount(self) -> None:
-        self.query_one(PlainTable).focus()
 
     def on_screen_resume(self) -> None:
         """Read them anew: files may have been written meanwhile."""
@@ -82,7 +79,7 @@ class PresetsScreen(Screen[None]):
             self.notify(str(error), severity="error", timeout=10, markup=False)
             return
         self._verdicts.clear()
-        self._show_rows()
+        self.show_rows()
         self.run_worker(self._judge, thread=True, group="judge", exclusive=True)
 
     def _judge(self) -> None:
@@ -93,21 +90,16 @@ class PresetsScreen(Screen[None]):
 
     def on_judged(self, message: Judged) -> None:
         self._verdicts[message.name] = (message.meant, message.here)
-        self._show_rows()
+        self.show_rows()
 
     # --- showing -------------------------------------------------------------------------------------------------
 
-    def _show_rows(self) -> None:
-        wanted = self._words.lower().split()
+    def show_rows(self) -> None:
         rows = [
-            (name, _texts(preset, self._verdicts.get(name, ("...", "...")), marked=self._marked))
+            (name, _texts(preset, self._verdicts.get(name, ("...", "...")), marked=self.marked))
             for name, preset in self._presets.items()
         ]
-        shown = [(name, texts) for name, texts in rows if all(word in " ".join(texts).lower() for word in wanted)]
-        table = self.query_one(PlainTable)
-        table.show_rows(shown)
-        table.border_title = "Presets" if len(shown) == len(rows) else f"Presets, {len(shown)} of {len(rows)}"
-        table.border_subtitle = "= on a second preset compares" if self._marked else "Enter loads one into the plan"
+        self.show_filtered(rows, title="Presets", subtitle="Enter loads one into the plan")
         self._show_text()
 
     def _show_text(self) -> None:
@@ -125,26 +117,6 @@ class PresetsScreen(Screen[None]):
     def _selected(self) -> Preset | None:
         return self._presets.get(self.query_one(PlainTable).selected_key or "")
 
-    # --- filter --------------------------------------------------------------------------------------------------
-
-    def action_filter(self) -> None:
-        field = self.query_one("#preset-filter", Input)
-        field.display = True
-        field.focus()
-
-    def on_input_changed(self, message: Input.Changed) -> None:
-        self._words = message.value
-        self._show_rows()
-
-    def on_input_submitted(self) -> None:
-        self.query_one(PlainTable).focus()
-
-    def action_clear(self) -> None:
-        field = self.query_one("#preset-filter", Input)
-        field.value, field.display, self._marked = "", False, ""
-        self.query_one(PlainTable).focus()
-        self._show_rows()
-
     # --- actions -------------------------------------------------------------------------------------------------
 
     def action_load(self) -> None:
@@ -157,11 +129,11 @@ class PresetsScreen(Screen[None]):
 
     def action_compare(self) -> None:
         """The first press marks a preset, the second on another one shows both; on the same one takes the mark away."""
-        preset, marked = self._selected, self._presets.get(self._marked)
+        preset, marked = self._selected, self._presets.get(self.marked)
         if preset is None:
             return
-        self._marked = preset.name if marked is None else ""
-        self._show_rows()
+        self.marked = preset.name if marked is None else ""
+        self.show_rows()
         if marked is not None and marked is not preset:
             self._show_diff(marked, preset)
 

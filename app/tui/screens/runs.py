@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
-from textual.screen import Screen
-from textual.widgets import DataTable, Footer, Input
+from textual.widgets import DataTable, Footer
 
 from app.tui.screens.compare import CompareScreen
 from app.tui.screens.dialogs import AskScreen
+from app.tui.screens.filtered import FilteredScreen
 from app.tui.screens.foreign import ForeignScreen
 from app.tui.services import Services
 from app.tui.widgets.plain import Plain, visible
@@ -42,8 +42,10 @@ class Listed(Message):
 COLUMNS = ("state", "run", "step", "loss", "of plan", "length", "last sign", "started", "host")
 
 
-class RunsScreen(Screen[None]):
+class RunsScreen(FilteredScreen):
     """The list is read in a thread; rows are updated in place, so that the cursor stays where it is."""
+
+    NOUN = "run"
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "open", tooltip="look at this run"),
@@ -67,18 +69,15 @@ class RunsScreen(Screen[None]):
         self.services = services
         self._found: RunList | None = None
         self._facts: dict[str, RunFacts] = {}
-        self._marked = ""  # the first of two runs to compare
-        self._words = ""  # the filter
 
     def compose(self) -> ComposeResult:
         yield TopBar("runs")
-        yield Input(id="run-filter", compact=True, placeholder="words that a line must have; Enter goes to the list")
+        yield self.filter_field()
         yield PlainTable(COLUMNS, id="runs", title="Runs", subtitle="Enter opens one")
         yield Plain(id="run-details")
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        self.query_one(PlainTable).focus()
         self.set_interval(REFRESH_SECONDS, self._look)
 
     def on_screen_resume(self) -> None:
@@ -102,25 +101,21 @@ class RunsScreen(Screen[None]):
 
     def on_listed(self, message: Listed) -> None:
         self._found, self._facts = message.found, message.facts
-        self._show_rows()
+        self.show_rows()
 
-    def _show_rows(self) -> None:
+    def show_rows(self) -> None:
         if self._found is None:
             return
-        now, wanted = self.services.now(), self._words.lower().split()
-        rows = [(run.id, _texts(run, self._facts.get(run.id), now, marked=self._marked)) for run in self._found.runs]
-        shown = [(key, texts) for key, texts in rows if all(word in " ".join(texts).lower() for word in wanted)]
-        table = self.query_one(PlainTable)
-        table.show_rows(shown)
-        table.border_title = "Runs" if len(shown) == len(rows) else f"Runs, {len(shown)} of {len(rows)}"
-        table.border_subtitle = "= on a second run compares" if self._marked else "Enter opens one"
+        now = self.services.now()
+        rows = [(run.id, _texts(run, self._facts.get(run.id), now, marked=self.marked)) for run in self._found.runs]
+        self.show_filtered(rows, title="Runs", subtitle="Enter opens one")
         self._show_details()
 
     def _show_details(self) -> None:
         run = self._selected()
         if run is None:
             words = (
-                "No run has these words." if self._words else "No runs here yet: plan something, then launch it with L."
+                "No run has these words." if self.words else "No runs here yet: plan something, then launch it with L."
             )
         else:
             words = "\n".join(_detail_lines(run, self._facts.get(run.id)))
@@ -139,26 +134,6 @@ class RunsScreen(Screen[None]):
     def _run(self, run_id: str) -> RunSnapshot | None:
         runs = self._found.runs if self._found is not None else ()
         return next((run for run in runs if run.id == run_id), None)
-
-    # --- filter --------------------------------------------------------------------------------------------------
-
-    def action_filter(self) -> None:
-        field = self.query_one("#run-filter", Input)
-        field.display = True
-        field.focus()
-
-    def on_input_changed(self, message: Input.Changed) -> None:
-        self._words = message.value
-        self._show_rows()
-
-    def on_input_submitted(self) -> None:
-        self.query_one(PlainTable).focus()
-
-    def action_clear(self) -> None:
-        field = self.query_one("#run-filter", Input)
-        field.value, field.display, self._marked = "", False, ""
-        self.query_one(PlainTable).focus()
-        self._show_rows()
 
     # --- actions -------------------------------------------------------------------------------------------------
 
@@ -185,15 +160,15 @@ class RunsScreen(Screen[None]):
 
     def action_compare(self) -> None:
         """The first press marks a run, the second on another one shows both; on the same one takes the mark away."""
-        run, marked = self._selected(), self._run(self._marked)
+        run, marked = self._selected(), self._run(self.marked)
         if run is None:
             return
         if marked is None or marked.id == run.id:
-            self._marked = "" if marked is not None else run.id
-            self._show_rows()
+            self.marked = "" if marked is not None else run.id
+            self.show_rows()
             return
-        self._marked = ""
-        self._show_rows()
+        self.marked = ""
+        self.show_rows()
         try:
             self.app.push_screen(CompareScreen(marked.paths.path, run.paths.path))
         except LongfitError as error:
