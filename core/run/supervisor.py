@@ -228,12 +228,12 @@ class Supervisor:
 
     def _out_of_memory(self, cause: Cause) -> dict[str, Any] | None:
         """Where, what, and what would fit. The post-mortem must be written whatever becomes of the advice."""
-        from core.run.oom import explain_out_of_memory  # the planner's search, which no other run needs
-
         # a rank that was killed could not say where: then the fullest moment that it reported
         memory = cause.memory or self._inbox.peaks.get(cause.rank or 0, {})
         plan = self._directory.read_json(self._directory.plan)
         try:
+            from core.run.oom import explain_out_of_memory  # the planner's search, which no other run needs
+
             return explain_out_of_memory(
                 self._config, plan, instant=memory.get("instant"), allocatable_bytes=memory.get("allocatable_bytes")
             )  # fmt: skip

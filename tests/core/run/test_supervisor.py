@@ -99,6 +99,14 @@ def test_a_rank_says_where_memory_ended_whatever_was_fullest_before(tmp_path):
     assert json.loads(silent.postmortem.read_text())["out_of_memory"]["instant"] == "backward"
 
 
+def test_a_post_mortem_is_written_where_no_advice_can_be_given(tmp_path):
+    run = make_run(tmp_path, steps=5, fail_at=3)
+    run.plan.write_text('{"gpus": [{}]}')
+    assert run_to_end(run) == 1
+    postmortem = json.loads(run.postmortem.read_text())
+    assert (postmortem["kind"], postmortem["rank"], postmortem["out_of_memory"]) == ("oom", 0, None)
+
+
 def test_a_rank_that_vanishes_is_named_with_its_signal(tmp_path):
     run = make_run(tmp_path, steps=5, vanish_at=2)
     assert run_to_end(run) == 1
