@@ -284,7 +284,7 @@ def _out_of_memory_lines(known: Mapping[str, Any]) -> list[str]:
     ]
     if changes:
         usable = known.get("usable_bytes")
-        room = f" into the {format_bytes(usable)} that there were" if usable else ""
+        room = f" into {format_bytes(usable)}" if usable else ""
         lines += ["", f"the planner says that this fits{room}", *changes]
     return lines
 

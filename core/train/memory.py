@@ -137,8 +137,19 @@ class CpuProbe:
         self._high_water = 0
         self.baseline_bytes, self._high_water = _resident()
 
-    def allocatable_bytes(self) -> None:
-        return None
+    def allocatable_bytes(self) -> int | None:
+        """What the host has free, or the limit of the data segment leaves (`ulimit -d`), and what is held."""
+        import psutil
+
+        resident, _ = _resident()
+        free = int(psutil.virtual_memory().available)
+        limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
+        if limit != resource.RLIM_INFINITY:
+            data = _status_bytes("VmData")
+            if data is None:
+                return None
+            free = min(free, max(0, limit - data))
+        return max(0, resident - self.baseline_bytes) + free
 
     def lap(self) -> Reading:
         resident, high_water = _resident()
@@ -226,15 +237,22 @@ def _planned_peak(plan_file: Path, rank: int) -> dict[str, int]:
 
 def _resident() -> tuple[int, int]:
     """(resident set, its high-water mark) of this process, bytes."""
+    resident, high_water = _status_bytes("VmRSS"), _status_bytes("VmHWM")
+    if resident is not None and high_water is not None:
+        return resident, high_water
+    import psutil
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return psutil.Process().memory_info().rss, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _status_bytes(field: str) -> int | None:
+    """A field of /proc/self/status (Linux); None where there is none."""
     try:
         with open("/proc/self/status") as status:
-            fields = dict(line.split(":", 1) for line in status if line.startswith(("VmRSS", "VmHWM")))
-        return int(fields["VmRSS"].split()[0]) * 1024, int(fields["VmHWM"].split()[0]) * 1024
+            return next((int(line.split()[1]) * 1024 for line in status if line.startswith(f"{field}:")), None)
     except OSError:
-        import psutil
-
-        unit = 1 if sys.platform == "darwin" else 1024
-        return psutil.Process().memory_info().rss, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        return None
 
 
 def _reset_high_water() -> bool:

@@ -142,6 +142,6 @@ def test_out_of_memory_names_the_parts_and_the_changes_that_fit():
     }  # fmt: skip
     text = failure_text(RunState(status="failed", failure_kind="oom"), postmortem)
     assert "logits 12.0 GiB, weights 3.00 GiB" in text
-    assert "the planner says that this fits into the 14.0 GiB that there were" in text
+    assert "the planner says that this fits into 14.0 GiB" in text
     assert "--set fused_loss=true --set max_length=4096" in text
     assert "--set 'gradient_checkpointing={save_attention: true}'" in text

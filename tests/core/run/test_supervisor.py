@@ -101,7 +101,7 @@ def test_a_rank_says_where_memory_ended_whatever_was_fullest_before(tmp_path):
 
 def test_a_post_mortem_is_written_where_no_advice_can_be_given(tmp_path):
     run = make_run(tmp_path, steps=5, fail_at=3)
-    run.plan.write_text('{"gpus": [{}]}')
+    run.plan.write_text('{"gpus": [{"peak": {"allocated_bytes": 700}}]}')  # nothing else is known
     assert run_to_end(run) == 1
     postmortem = json.loads(run.postmortem.read_text())
     assert (postmortem["kind"], postmortem["rank"], postmortem["out_of_memory"]) == ("oom", 0, None)

@@ -84,6 +84,20 @@ def big():
     return torch.ones(64 * MIB // 4)
 
 
+def test_cpu_probe_tells_what_tensors_could_have_with_those_that_are_there(monkeypatch):
+    probe = CpuProbe()
+    block = big()
+    free = memory.resource.RLIM_INFINITY
+    monkeypatch.setattr(memory.resource, "getrlimit", lambda _: (free, free))
+    unlimited = probe.allocatable_bytes()
+    assert unlimited > block.numel() * 4
+    limit = memory._status_bytes("VmData") + 100 * MIB
+    monkeypatch.setattr(memory.resource, "getrlimit", lambda _: (limit, free))
+    limited = probe.allocatable_bytes()
+    assert 100 * MIB < limited < 200 * MIB + block.numel() * 4
+    assert limited < unlimited
+
+
 def test_cpu_probe_sees_a_tensor_that_lived_only_within_the_lap():
     probe = CpuProbe()
     big()
