@@ -135,8 +135,8 @@ def _saved_copy_bytes(result: Account) -> int:
 
 
 def _pinned_bytes(result: Account) -> int:
-    """Layer inputs, of one process."""
-    return offloaded_host_bytes(result.ctx.config, result.ctx.model)
+    """Layer inputs and attention outputs, of one process; a CPU process has them among its tensors."""
+    return 0 if result.ctx.sizes.on_cpu else offloaded_host_bytes(result.ctx.config, result.ctx.model)
 
 
 def _paged_bytes(result: Account) -> int:

@@ -26,7 +26,8 @@ def keep_attention(ctx: PlanContext, checkpointing: Effect) -> Effect:
     if recomputed == 0:
         return checkpointing
     setting = ctx.config.optimization("checkpoint_offload")
-    kept = setting.as_dict()["kept_layers"] if setting and outputs_leave(ctx.config, ctx.model) else s.N
+    leaves = not s.on_cpu and outputs_leave(ctx.config, ctx.model)
+    kept = setting.as_dict()["kept_layers"] if setting and leaves else s.N
     here = ", the others in host memory" if kept < s.N else ""
     added: list[TermSpec] = []
     for index, (instants, layers, own) in enumerate(_spread(ctx)):

@@ -50,7 +50,7 @@ def offload_effect(ctx: PlanContext, *, kept_layers: int) -> Effect:
     s = ctx.sizes
     recomputed = num_recomputed_layers(ctx.config, ctx.model)
     offloaded = num_offloaded_layers(ctx.config, ctx.model, kept_layers)
-    if offloaded == 0:
+    if offloaded == 0 or ctx.sizes.on_cpu:  # a CPU process keeps them in its own memory, elsewhere
         return Effect()
     moved, words = s.c * s.d * s.T, f"{s.c}d * T: inputs"
     if outputs_leave(ctx.config, ctx.model):

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.planner.plans import LEAN_LORA, QWEN_7B, account_of, cluster_of, codes, issue_of, plan_of
+from tests.planner.plans import (
+    LEAN_LORA,
+    QWEN_7B,
+    SMOLLM2,
+    account_of,
+    cluster_of,
+    codes,
+    cpu_cluster,
+    issue_of,
+    plan_of,
+)
 
 GIB = 1024**3
 OFFLOADED = {**LEAN_LORA, "checkpoint_offload": {}}
@@ -35,6 +45,17 @@ def test_what_leaves_the_gpu_is_needed_on_the_host():
 def test_a_host_that_is_too_small_is_told():
     plan = plan_of(OFFLOADED, max_length=131072, cluster=cluster_of("H200", host_bytes_per_node=20 * GIB))
     assert plan.host_verdict == "over"
+
+
+def test_on_a_cpu_it_moves_nothing_out_of_the_process():
+    keeping = {"lora": {}, "gradient_checkpointing": {"save_attention": True}}
+    plain, offloaded = (
+        plan_of({**keeping, **extra}, cluster=cpu_cluster(), dtype="float32", max_length=2048, model=SMOLLM2)
+        for extra in ({}, {"checkpoint_offload": {}})
+    )
+    assert offloaded.worst_gpu.used_bytes == plain.worst_gpu.used_bytes
+    assert offloaded.host_bytes == plain.host_bytes
+    assert "offload-on-cpu" in codes(offloaded)
 
 
 def test_it_asks_for_checkpointing():
