@@ -44,6 +44,9 @@ class ModelSpec:
     experts: Experts | None = None
     positions_before_scaling: int | None = None  # of a model that brings RoPE scaling along; None: it brings none
     tower_parameters: int = 0  # of num_parameters: the vision tower and its merger, which text does not pass through
+    fuses_qkv: bool = False  # one linear makes q, k and v, which are slices of its output
+    fuses_gate_up: bool = False  # one linear makes gate and up, which are the halves of its output
+    rotary_width: int | None = None  # leading entries of a head that RoPE rotates; None: all of them
 
     @property
     def q_width(self) -> int:
@@ -72,14 +75,20 @@ class ModelSpec:
         """The nn.Linear modules that every decoder layer has: name -> (inputs, outputs). Experts and their router are
         plain parameters (transformers 5), so neither adapters nor 4-bit storage reach them."""
         d, q, kv = self.hidden_size, self.q_width, self.kv_width
-        attention = {"q_proj": (d, q), "k_proj": (d, kv), "v_proj": (d, kv), "o_proj": (q, d)}
+        if self.fuses_qkv:
+            attention = {"qkv_proj": (d, q + 2 * kv), "o_proj": (q, d)}
+        else:
+            attention = {"q_proj": (d, q), "k_proj": (d, kv), "v_proj": (d, kv), "o_proj": (q, d)}
         if self.experts is None:
             width = self.intermediate_size
         elif self.experts.shared_width and self.experts.num_layers == self.num_layers:
             width = self.experts.shared_width
         else:
             return attention
-        mlp = {"gate_proj": (d, width), "up_proj": (d, width), "down_proj": (width, d)}
+        if self.fuses_gate_up:
+            mlp = {"gate_up_proj": (d, 2 * width), "down_proj": (width, d)}
+        else:
+            mlp = {"gate_proj": (d, width), "up_proj": (d, width), "down_proj": (width, d)}
         return {**attention, **mlp, **({"shared_expert_gate": (d, 1)} if self.experts else {})}
 
     @property

@@ -28,6 +28,9 @@ class Family:
     max_position_embeddings: int  # when absent
     head_dim: int | None = None  # when absent; None: hidden_size / query heads
     is_tied: bool = False  # the head is the embeddings, when tie_word_embeddings is absent
+    fuses_qkv: bool = False
+    fuses_gate_up: bool = False
+    rotary_share: float | None = None  # of a head, when partial_rotary_factor is absent; None: all of it, always
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -37,6 +40,15 @@ FAMILIES: Mapping[str, Family] = {
     "llama": Family(qkv_bias=None, qk_norm=False, num_kv_heads=None, max_position_embeddings=2048),
     "mistral": Family(qkv_bias=False, qk_norm=False, num_kv_heads=8, max_position_embeddings=131072),
     "mixtral": Family(qkv_bias=False, qk_norm=False, num_kv_heads=8, max_position_embeddings=131072),
+    "phi3": Family(
+        qkv_bias=False,
+        qk_norm=False,
+        num_kv_heads=None,
+        max_position_embeddings=4096,
+        fuses_qkv=True,
+        fuses_gate_up=True,
+        rotary_share=1.0,
+    ),
     "qwen2": Family(qkv_bias=True, qk_norm=False, num_kv_heads=None, max_position_embeddings=32768),
     "qwen2_moe": Family(qkv_bias=True, qk_norm=False, num_kv_heads=16, max_position_embeddings=32768),
     "qwen3": Family(qkv_bias=None, qk_norm=True, num_kv_heads=None, max_position_embeddings=32768),
@@ -50,7 +62,6 @@ NOT_COUNTED: Mapping[str, str] = {  # well-known families, and what of their lay
     "gemma2": "Its layers have four norms, sliding windows and a cap on scores",
     "gemma3": "The layers of its text model have four norms and sliding windows",
     "gemma3_text": "Its layers have four norms and sliding windows",
-    "phi3": "Its layers have fused projections",
     "deepseek_v3": "Its attention has compressed keys and values",
     "gpt_oss": "Its attention has sinks, its experts have biases",
 }
@@ -119,6 +130,8 @@ def _decoder(name: str, family_name: str, config: Mapping[str, Any]) -> ModelSpe
     qkv_bias = attention_bias if family.qkv_bias is None else family.qkv_bias
     positions = positive(name, config, "max_position_embeddings", default=family.max_position_embeddings)
     original, stretched = _brought_scaling(name, config)
+    head_dim = positive(name, config, "head_dim", default=family.head_dim or hidden // heads)
+    _refuse_dropout(name, config)
     spec = ModelSpec(
         name=name,
         family=family_name,
@@ -127,7 +140,7 @@ def _decoder(name: str, family_name: str, config: Mapping[str, Any]) -> ModelSpe
         num_layers=layers,
         num_attention_heads=heads,
         num_kv_heads=kv_heads,
-        head_dim=positive(name, config, "head_dim", default=family.head_dim or hidden // heads),
+        head_dim=head_dim,
         vocab_size=positive(name, config, "vocab_size"),
         max_position_embeddings=max(positions, stretched),
         positions_before_scaling=original,
@@ -140,6 +153,9 @@ def _decoder(name: str, family_name: str, config: Mapping[str, Any]) -> ModelSpe
         num_parameters=0,
         checkpoint_dtype=_checkpoint_dtype(name, config),
         experts=experts_from_config(name, family_name, config),
+        fuses_qkv=family.fuses_qkv,
+        fuses_gate_up=family.fuses_gate_up,
+        rotary_width=_rotary_width(name, family, config, head_dim),
     )
     return replace(spec, num_parameters=count_parameters(spec))
 
@@ -177,6 +193,35 @@ def _sliding_window(name: str, family: str, config: Mapping[str, Any], layers: i
     return positive(name, config, "sliding_window")
 
 
+def _rotary_width(name: str, family: Family, config: Mapping[str, Any], head_dim: int) -> int | None:
+    """Of the families whose modeling reads partial_rotary_factor, which transformers 5 keeps in rope_parameters."""
+    if family.rotary_share is None:
+        return None
+    key = "rope_parameters" if config.get("rope_parameters") is not None else "rope_scaling"
+    scaling = section(name, config, key) if config.get(key) is not None else {}
+    share = scaling.get("partial_rotary_factor", config.get("partial_rotary_factor"))
+    share = family.rotary_share if share is None else share
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+        raise ConfigError(
+            f"{name}: partial_rotary_factor is {share!r} in config.json.",
+            why="It is the share of a head that RoPE rotates, above 0 and at most 1.", fix="Correct it.",
+        )  # fmt: skip
+    return None if share == 1 else int(head_dim * share)
+
+
+def _refuse_dropout(name: str, config: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        ConfigError: residuals or embeddings are dropped.
+    """
+    for key in ("resid_pdrop", "embd_pdrop"):
+        if config.get(key):
+            raise ConfigError(
+                f"{name}: {key} is {config[key]!r} in config.json.",
+                why="Masks of dropout on residuals and embeddings are not counted.", fix=f"Set {key} to 0.0.",
+            )  # fmt: skip
+
+
 def _brought_scaling(name: str, config: Mapping[str, Any]) -> tuple[int | None, int]:
     """(positions before the RoPE scaling that the model brings along, positions by its factor); (None, 0) without.
 
@@ -186,8 +231,14 @@ def _brought_scaling(name: str, config: Mapping[str, Any]) -> tuple[int | None, 
     if config.get(key) is None:
         return None, 0
     scaling = section(name, config, key)
-    if scaling.get("rope_type", scaling.get("type", "default")) == "default":
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if kind == "default":
         return None, 0
+    if kind in ("longrope", "su"):  # max_position_embeddings is what it reaches
+        given = scaling if scaling.get("original_max_position_embeddings") is not None else config
+        if given.get("original_max_position_embeddings") is None:
+            return None, 0
+        return positive(f"{name}, {key}", given, "original_max_position_embeddings"), 0
     factor = scaling.get("factor", 1.0)
     if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= 1e6:
         raise ConfigError(

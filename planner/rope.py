@@ -19,6 +19,10 @@ TYPES: Mapping[str, str] = {  # type -> what it does to quality
     "linear": "neighbouring positions move together: expect a worse model until it has been trained at this length",
     "dynamic": "made for inference; in training its frequencies are those of max_length throughout",
 }
+OWN_SCALING: Mapping[str, str] = {  # model_type -> why a preset cannot scale its RoPE
+    "phi3": "transformers knows no other RoPE scaling for Phi-3 and Phi-4 than longrope, whose factors, one for each "
+    "frequency, come with the weights.",
+}
 LARGEST_FACTOR = 512.0  # Llama 3.1 from 8,192 to 4 million positions: the farthest that was published as trained
 
 
@@ -38,6 +42,13 @@ def next_factor(length: int, model: ModelSpec) -> float:
 def check_positions(config: RunConfig, model: ModelSpec) -> list[Issue]:
     """Errors for a length beyond reach and for a scaling that cannot be; a warning of what a scaling costs."""
     scaling = dict(config.rope_scaling)
+    if scaling and model.family in OWN_SCALING:
+        return [
+            Issue(
+                code="rope-scaling", severity="error", what=f"rope_scaling is set, and {model.name} takes none.",
+                why=OWN_SCALING[model.family], fix="Leave rope_scaling out.", suggestion=(("rope_scaling", None),),
+            )
+        ]  # fmt: skip
     wrong = _check_scaling(scaling) if scaling else []
     if wrong:
         return wrong
@@ -93,6 +104,11 @@ def _beyond(config: RunConfig, model: ModelSpec, longest: int) -> Issue:
         why += f" A factor counts from {model.original_positions}, of which the model's own scaling made {native}."
     what = f"max_length {length} is beyond the {native} positions of {model.name}"
     what += f", and beyond the {longest} that rope_scaling gives it." if config.rope_scaling else "."
+    if model.family in OWN_SCALING:
+        return Issue(
+            code="length-beyond-model", severity="error", what=what, why=f"{why} {OWN_SCALING[model.family]}",
+            fix=f"Set max_length: {native}, or choose a model with more positions.",
+        )  # fmt: skip
     if needed > LARGEST_FACTOR:
         shorter = int(model.original_positions * LARGEST_FACTOR)
         return Issue(

@@ -18,6 +18,7 @@ from core.model.nf4 import quantise_linears
 from planner.errors import ConfigError
 from planner.model_checks import planned_only_models
 from planner.model_spec import model_spec_from_config
+from planner.rope import OWN_SCALING
 from planner.types import ModelSpec, RunConfig
 
 
@@ -133,9 +134,17 @@ def scale_rope(model_config: PretrainedConfig, rope_scaling: dict[str, Any]) -> 
     """Write a preset's ``rope_scaling`` ({type, factor, ...}) into the config as transformers 5 spells it.
 
     The base frequency stays; a scaling that the model brought along is replaced.
+
+    Raises:
+        ConfigError: the family takes none from a preset.
     """
     if not rope_scaling:
         return
+    if model_config.model_type in OWN_SCALING:
+        raise ConfigError(
+            f"rope_scaling is set, and a model of type {model_config.model_type} takes none.",
+            why=OWN_SCALING[model_config.model_type], fix="Leave rope_scaling out.",
+        )  # fmt: skip
     scaling = {key: value for key, value in rope_scaling.items() if key != "type"}
     scaling["rope_type"] = rope_scaling.get("type", scaling.get("rope_type"))
     brought = model_config.rope_parameters
@@ -149,14 +158,17 @@ def scale_rope(model_config: PretrainedConfig, rope_scaling: dict[str, Any]) -> 
 
 
 def freeze_dynamic_rope(model: nn.Module, max_length: int) -> None:
-    """Give dynamic RoPE the frequencies of a row of ``max_length`` tokens, once and for all.
+    """Give dynamic RoPE, and longrope, the frequencies of a row of ``max_length`` tokens, once and for all.
 
-    transformers takes them from the longest position seen so far by the process: ranks that hold different parts of a
-    row would rotate differently, and a resumed run would differ from an uninterrupted one.
+    transformers takes them from the longest position seen so far by the process, or, with longrope, from whether a
+    position of the batch at hand is beyond ``original_max_position_embeddings``: ranks that hold different parts of a
+    row would rotate differently, and a resumed run of dynamic RoPE would differ from an uninterrupted one. So short
+    samples of a run with long rows have longrope's long factors too.
     """
     for module in model.modules():
-        if getattr(module, "rope_type", None) == "dynamic":
-            inv_freq, module.attention_scaling = ROPE_INIT_FUNCTIONS["dynamic"](
+        rope_type = getattr(module, "rope_type", None)
+        if rope_type in ("dynamic", "longrope"):
+            inv_freq, module.attention_scaling = ROPE_INIT_FUNCTIONS[rope_type](
                 module.config, module.inv_freq.device, seq_len=max_length
             )
             module.inv_freq.copy_(inv_freq)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from core.optimizations.evidence import Evidence, NotActive
 from planner.effects import Effect
+from planner.layer_policy import FAMILIES, MODULES_ONLY
 from planner.optimization import PlanContext, RankShape, knob
 from planner.parallel import is_legal_ulysses_degree
 from planner.parts.head_groups import head_groups_effect
@@ -34,6 +35,15 @@ class FakeParallel:
 
     def check(self, ctx: PlanContext) -> tuple[Issue, ...]:
         issues: list[Issue] = []
+        if ctx.model.family in MODULES_ONLY:
+            issues.append(
+                Issue(
+                    code="fake-parallel-family", severity="error",
+                    what=f"fake_parallel does not know the attention of {ctx.model.family}.",
+                    why=f"It rearranges the forward of exact classes: those of {', '.join(FAMILIES)}.",
+                    fix="Remove fake_parallel.", suggestion=(("fake_parallel", None),),
+                )
+            )  # fmt: skip
         heads, kv_heads = ctx.model.num_attention_heads, ctx.model.num_kv_heads
         if kv_heads % self.groups:
             legal = [groups for groups in range(1, kv_heads + 1) if kv_heads % groups == 0]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from core.optimizations.evidence import Evidence, NotActive
 from planner.effects import Effect
+from planner.layer_policy import FAMILIES, MODULES_ONLY
 from planner.optimization import PlanContext, RankShape, knob
 from planner.parts.liger import liger_effect
 from planner.types import Issue
@@ -52,6 +53,15 @@ class Liger:
                 Issue(
                     code="package-liger", severity="error", what="liger needs the package liger-kernel.",
                     why="It is not installed.", fix="pip install 'longfit[liger]'", suggestion=(("liger", None),),
+                ),
+            )  # fmt: skip
+        if ctx.model.family in MODULES_ONLY:
+            return (
+                Issue(
+                    code="liger-family", severity="error",
+                    what=f"liger does not know the layers of {ctx.model.family}.",
+                    why=f"It replaces exact classes, those of {', '.join(FAMILIES)}, and never by guess.",
+                    fix="Remove liger.", suggestion=(("liger", None),),
                 ),
             )  # fmt: skip
         if not self.ops:

@@ -39,6 +39,14 @@ def both_layers(
     )  # fmt: skip
 
 
+WITHOUT_GRAPH = {3: "silu(gate), up, product", 4: "gate, up, silu(gate), product"}  # of an MLP's forward
+
+
+def mlp_pieces(s: Sizes) -> int:
+    """How many tensors of the MLP's width are alive at once in a forward that saves nothing: a key of WITHOUT_GRAPH."""
+    return 4 if s.fuses_gate_up else 3
+
+
 def normed_bytes(s: Sizes, model: ModelSpec) -> int:
     """Of one element of what a norm's weight multiplies: Gemma casts to the compute dtype after that, others before."""
     return 4 if model.family == "gemma" else s.c
@@ -57,7 +65,13 @@ def saved_terms(s: Sizes, model: ModelSpec) -> tuple[TermSpec, ...]:
     else:
         saved("alias.norm1", 4 * s.d * s.T, "4d * T: the layer's input")
     saved("norm2", (4 * s.d + 4) * s.T, "(4d + 4) * T: the MLP norm's input in fp32, and 1/rms", SAVED_BY_MLP)
-    saved("attention.qkv", c * (s.num_q + 2 * s.num_kv), f"{c}(q + 2kv) * T: q and k after RoPE, v")
+    if s.sliced_qkv:
+        saved(
+            "attention.qkv", c * (s.num_q + 2 * s.num_kv + s.sliced_qkv),
+            f"{c}(2q + 3kv) * T: q and k after RoPE, and what qkv_proj made, of which v is a slice",
+        )  # fmt: skip
+    else:
+        saved("attention.qkv", c * (s.num_q + 2 * s.num_kv), f"{c}(q + 2kv) * T: q and k after RoPE, v")
     saved("attention.output", c * s.num_q + 4 * s.num_lse, f"({c}q + 4H) * T: attention output, log-sum-exp")
     if model.qk_norm:
         width, heads = s.q + s.kv, s.H + model.num_kv_heads
@@ -119,13 +133,13 @@ def transient_terms(s: Sizes) -> tuple[TermSpec, ...]:
 
 def evaluation_terms(s: Sizes, num_tokens: int) -> tuple[TermSpec, ...]:
     """One layer of an evaluation batch of ``num_tokens`` tokens on this rank, and what its loss gathers."""
-    c = s.c
+    c, wide = s.c, mlp_pieces(s)
     return (
         TermSpec(
             key="evaluation.layer", part="activations", instants=frozenset({"evaluation_forward"}),
-            bytes=c * (4 * s.d + 3 * s.f) * num_tokens,
-            formula=f"{c}(4d + 3f) * {num_tokens} tokens: embeddings, layer input, residual, normed input, silu(gate), "
-            "up, product",
+            bytes=c * (4 * s.d + wide * s.f) * num_tokens,
+            formula=f"{c}(4d + {wide}f) * {num_tokens} tokens: embeddings, layer input, residual, normed input, "
+            f"{WITHOUT_GRAPH[wide]}",
         ),
         TermSpec(
             key="evaluation.bucket", part="activations", instants=frozenset({"evaluation"}), bytes=c * s.d * num_tokens,

@@ -21,6 +21,9 @@ from planner.parts.tensors import Trained, adapter_groups
 from planner.types import DTYPE_BYTES, INSTANTS, Instant, Issue
 
 
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+
+
 def target_names(targets: str, linears: Iterable[str]) -> tuple[str, ...]:
     """``all-linear`` or a comma list, in the order of the decoder layer's ``linears``; unknown names are kept, last."""
     known = tuple(linears)
@@ -155,7 +158,8 @@ def _saved_by_adapters(
     def all_but_first(members: list[str]) -> set[str]:
         return set() if own_copies else set(members[1:])
 
-    qkv, gate_up = members_of("q_proj", "k_proj", "v_proj"), members_of("gate_proj", "up_proj")
+    qkv = members_of("q_proj", "k_proj", "v_proj", "qkv_proj")
+    gate_up = members_of("gate_proj", "up_proj", "gate_up_proj", "shared_expert_gate")
     add("adapter.attention.input", SAVED, qkv, all_but_first(qkv))
     add("adapter.attention.output", SAVED_BY_MLP, members_of("o_proj"), set() if own_copies else {"o_proj"})
     add("adapter.mlp_input", SAVED_BY_MLP, gate_up, all_but_first(gate_up))
@@ -181,27 +185,18 @@ def _saved_by_adapters(
 def _transients_of_adapters(
     ctx: PlanContext, s: Sizes, names: tuple[str, ...], element: int, dropout: float
 ) -> list[TermSpec]:
-    """What ``base(x) + B(A(x)) * scaling`` holds for a moment in the MLP, in place of the plain path's transients.
-
-    Bytes a token, counted from peft's forward: in 16 bit with fp32 adapters the widest moment of a forward is that of
-    down_proj (autocast: product, its fp32 cast, the cast back) or of up_proj (no autocast: base, B's output and the
-    scaled one in fp32).
-    """
-    d, f, c = s.d, s.f, s.c
+    """What ``base(x) + B(A(x)) * scaling`` holds for a moment in the MLP, in place of the plain path's transients."""
+    d, c = s.d, s.c
     recomputes = recomputes_last_layer(ctx)
+    names = _at_the_fullest(ctx, names)
     casts = s.is_half and element == 4
     path = _mlp_path(ctx, names, element, dropout)
     own = without_adapters(s, fuses_swiglu=path.fuses_swiglu)
     last_norm = (2 * c if path.fuses_norm else 16 if s.is_half else 8) * d
-    adapts_up, adapts_down = "up_proj" in names or "gate_proj" in names, "down_proj" in names
-    beside = 1 if "up_proj" in names else 0  # silu(gate), while up's outputs of base and B, and the scaled one, exist
-    if not casts or not (adapts_up or adapts_down):
-        forward, alone = max(last_norm, c * (f + 3 * d) if adapts_up else 0), c * ((3 + beside) * f + 2 * d)
-    elif ctx.config.autocast:
-        copies = 4 if adapts_down else 3 + beside
-        forward, alone = max(last_norm, 6 * f + 14 * d if adapts_down else 2 * f + 6 * d), 2 * copies * f + 8 * d
+    if s.fuses_gate_up:
+        forward, alone = _of_fused_mlp(ctx, names, casts, last_norm)
     else:
-        forward, alone = max(last_norm, 4 * f + 8 * d, 2 * f + 18 * d), (10 + 2 * beside) * f + 8 * d
+        forward, alone = _of_mlp(ctx, names, casts, last_norm)
     tiled = ctx.config.optimization("tiled_mlp")
     if tiled is not None:  # the last layer's MLP runs by tiles in forward too
         forward = max(last_norm, alone // min(tiled.as_dict()["tiles"], s.T) + 2 * c * d)
@@ -233,10 +228,45 @@ def _transients_of_adapters(
     return terms
 
 
+def _of_mlp(ctx: PlanContext, names: tuple[str, ...], casts: bool, last_norm: int) -> tuple[int, int]:
+    """Bytes a token of the widest moment of a forward that saves (beyond what it saves), and of one that does not.
+
+    Counted from peft's forward: in 16 bit with fp32 adapters it is that of down_proj (autocast: product, its fp32 cast,
+    the cast back) or of up_proj (no autocast: base, B's output and the scaled one in fp32).
+    """
+    d, f, c = ctx.sizes.d, ctx.sizes.f, ctx.sizes.c
+    adapts_up, adapts_down = "up_proj" in names or "gate_proj" in names, "down_proj" in names
+    beside = 1 if "up_proj" in names else 0  # silu(gate), while up's outputs of base and B, and the scaled one, exist
+    if not casts or not (adapts_up or adapts_down):
+        return max(last_norm, c * (f + 3 * d) if adapts_up else 0), c * ((3 + beside) * f + 2 * d)
+    if ctx.config.autocast:
+        copies = 4 if adapts_down else 3 + beside
+        return max(last_norm, 6 * f + 14 * d if adapts_down else 2 * f + 6 * d), 2 * copies * f + 8 * d
+    return max(last_norm, 4 * f + 8 * d, 2 * f + 18 * d), (10 + 2 * beside) * f + 8 * d
+
+
+def _of_fused_mlp(ctx: PlanContext, names: tuple[str, ...], casts: bool, last_norm: int) -> tuple[int, int]:
+    """The same where one linear makes gate and up: outputs of its base and B are twice as wide, and what it made is
+    alive until the MLP returns."""
+    d, f, c = ctx.sizes.d, ctx.sizes.f, ctx.sizes.c
+    adapts_up, adapts_down = "gate_up_proj" in names, "down_proj" in names
+    if not casts or not (adapts_up or adapts_down):
+        return max(last_norm, c * (2 * f + 3 * d) if adapts_up else 0), c * ((6 if adapts_up else 4) * f + 2 * d)
+    if ctx.config.autocast:
+        return max(last_norm, 6 * f + 14 * d if adapts_down else 4 * f + 6 * d), 12 * f + 8 * d
+    wide = 20 if adapts_up else 10
+    return max(last_norm, (wide - 10 if adapts_up else 4) * f + 8 * d, 2 * f + 18 * d), wide * f + 8 * d
+
+
+def _at_the_fullest(ctx: PlanContext, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Adapted linears that can be at work when the MLP holds most: experts hold more than a shared one's linears."""
+    return names if ctx.model.experts is None else tuple(name for name in names if name in ATTENTION)
+
+
 def _mlp_path(ctx: PlanContext, names: tuple[str, ...], element: int, dropout: float) -> MlpPath:
     liger = ctx.config.optimization("liger")
     return MlpPath(
-        adapted=names, casts=ctx.sizes.is_half and element == 4, autocast=ctx.config.autocast,
+        adapted=_at_the_fullest(ctx, names), casts=ctx.sizes.is_half and element == 4, autocast=ctx.config.autocast,
         fuses_swiglu=liger is not None and liger.as_dict()["swiglu"] and ctx.model.experts is None,
         fuses_norm=liger is not None and liger.as_dict()["rms_norm"], drops=dropout > 0,
         frees_input=norm_copies_input(ctx) and ctx.config.optimization("checkpoint_offload") is not None,

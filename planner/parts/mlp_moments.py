@@ -63,6 +63,9 @@ def _backward(s: Sizes, path: MlpPath) -> list[Moment]:
     if "up_proj" in path.adapted:  # gate's gradient waits; silu(gate), gate and up are gone
         size = 12 * f if in_fp32 else 3 * c * f
         moments.append(Moment(bytes=size + c * d - saved, what="gradient of up, as it is and scaled"))
+    if "gate_up_proj" in path.adapted:
+        size = 20 * f if in_fp32 else 4 * c * f
+        moments.append(Moment(bytes=size + c * d - saved, what="gradient of gate and up, as it is and scaled"))
     return moments
 
 
@@ -77,13 +80,18 @@ def _recompute(s: Sizes, path: MlpPath) -> list[Moment]:
     if adapts_down:
         waits += 6 * d if in_fp32 else c * d
     own_copies = path.casts or path.drops
-    shares_input = not own_copies and {"gate_proj", "up_proj"} & set(path.adapted)  # then it is counted as saved
+    shares_input = not own_copies and {"gate_proj", "up_proj", "gate_up_proj"} & set(
+        path.adapted
+    )  # then it is counted as saved
     waits += 0 if shares_input else c * d
-    outputs = 10 * f if in_fp32 else 3 * c * f  # of the base, of B, and scaled
+    width = 2 * f if s.fuses_gate_up else f
+    outputs = 10 * width if in_fp32 else 3 * c * width  # of the base, of B, and scaled
     outputs += 4 * d if path.casts and path.autocast else 0  # and the input in fp32, on its way back to 16 bit
     moments = []
     if "up_proj" in path.adapted:
         size, which = c * f + silu + outputs, "up"
+    elif "gate_up_proj" in path.adapted:
+        size, which = outputs, "gate and up"
     else:
         size, which = outputs if "gate_proj" in path.adapted else 0, "gate"
     what = f"{which} recomputed: outputs of base and adapter, scaled"

@@ -7,6 +7,7 @@ from dataclasses import replace
 from planner.effects import Drop, Effect, TermSpec, Work
 from planner.optimization import PlanContext
 from planner.parts.recompute import num_recomputed_layers
+from planner.parts.tensors import INPUTS_OF_ATTENTION
 from planner.types import INSTANTS
 
 BLOCK = 64  # weights that share one scale
@@ -27,7 +28,7 @@ def nf4_effect(ctx: PlanContext, *, double_quant: bool, adapters: Effect) -> Eff
     rest = ctx.model.num_parameters - linears
     others = (", experts" if ctx.model.experts else "") + (", vision tower" if ctx.model.tower_parameters else "")
     sizes = {name: inputs * outputs for name, (inputs, outputs) in s.linears.items()}
-    largest_of_attention = max(sizes[name] for name in ("q_proj", "k_proj", "v_proj", "o_proj"))
+    largest_of_attention = max(sizes[name] for name in (*INPUTS_OF_ATTENTION, "o_proj") if name in sizes)
     largest = max(sizes.values())
     everywhere = frozenset(INSTANTS)
     return replace(

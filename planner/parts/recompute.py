@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from planner.effects import Confine, Drop, Effect, Scale, TermSpec, Work
 from planner.optimization import PlanContext
-from planner.parts.activations import OTHERS, SAVED
+from planner.parts.activations import OTHERS, SAVED, WITHOUT_GRAPH, mlp_pieces
 from planner.parts.launches import LAYER_RECOMPUTE, launch_work
 from planner.parts.static import elementwise_bytes
 from planner.types import Instant, ModelSpec, RunConfig
@@ -93,8 +93,8 @@ def _last_layer_recomputed(ctx: PlanContext) -> Effect:
     s = ctx.sizes
     plain = TermSpec(
         key="layer_forward.layer", part="activations", instants=frozenset({"layer_forward"}),
-        bytes=s.c * (2 * s.d + 3 * s.f) * s.T,
-        formula=f"{s.c}(2d + 3f) * T: residual, normed input, silu(gate), up, their product",
+        bytes=s.c * (2 * s.d + mlp_pieces(s) * s.f) * s.T,
+        formula=f"{s.c}(2d + {mlp_pieces(s)}f) * T: residual, normed input, {WITHOUT_GRAPH[mlp_pieces(s)]}",
     )  # fmt: skip
     return Effect(
         add=(plain,) if ctx.config.method == "full" else (),  # adapters bring their own

@@ -34,6 +34,9 @@ class Sizes:
     num_lse: int
     linears: Mapping[str, tuple[int, int]]  # name -> (inputs, outputs)
     on_cpu: bool
+    fuses_gate_up: bool  # the tensor that gate and up are halves of lives as long as either
+    rotary: int  # leading entries of a head that RoPE rotates
+    sliced_qkv: int  # of the one tensor that q, k and v are slices of, what lives on beside v; 0: each is its own
 
     @property
     def is_half(self) -> bool:
@@ -59,6 +62,12 @@ def sizes_of(config: RunConfig, model: ModelSpec, cluster: ClusterSpec, shape: R
         num_lse=shape.q_heads * shape.attention_tokens,
         linears=model.linears,
         on_cpu=cluster.gpu.kind == "cpu",
+        fuses_gate_up=model.fuses_gate_up,
+        rotary=model.rotary_width or model.head_dim,
+        # q and k are new tensors after RoPE, and so is v after an exchange of heads
+        sliced_qkv=(model.q_width + model.kv_width) * shape.tokens
+        if model.fuses_qkv and shape.attention_tokens == shape.tokens
+        else 0,
     )
 
 

@@ -29,8 +29,9 @@ def static_terms(ctx: PlanContext, s: Sizes) -> tuple[TermSpec, ...]:
 
 def model_terms(s: Sizes, num_evaluation_tokens: int) -> tuple[TermSpec, ...]:
     """Per-token tensors outside the decoder layers."""
-    per_token = INPUT_BYTES + 2 * s.c * s.h
-    text = f"({INPUT_BYTES} + 2 * {s.c}h) * {{}}: ids, positions, labels, targets; cosine and sine"
+    per_token = INPUT_BYTES + 2 * s.c * s.rotary
+    rotated = "h" if s.rotary == s.h else f" * {s.rotary}"
+    text = f"({INPUT_BYTES} + 2 * {s.c}{rotated}) * {{}}: ids, positions, labels, targets; cosine and sine"
     return (
         TermSpec(
             key="inputs", part="activations", instants=SAVED, bytes=per_token * s.T, formula=text.format("T"),

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from planner.types import ModelSpec
 
+INPUTS_OF_ATTENTION = ("q_proj", "k_proj", "v_proj", "qkv_proj")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
@@ -49,7 +51,7 @@ def trained_model(model: ModelSpec, element_bytes: int) -> Trained:
     embeddings, linears = model.vocab_size * model.hidden_size, model.linears
     sizes = {name: inputs * outputs for name, (inputs, outputs) in linears.items()}
     layer, down = sum(sizes.values()), sizes.get("down_proj", 0)
-    late, upper = layer - down, sum(size for name, size in sizes.items() if name not in ("q_proj", "k_proj", "v_proj"))
+    late, upper = layer - down, sum(size for name, size in sizes.items() if name not in INPUTS_OF_ATTENTION)
     if (experts := model.experts) is not None:  # three matrices each, that of down the first to get its gradient
         matrices = experts.num_experts * experts.width * model.hidden_size
         layer, late = layer + 3 * matrices, late + 2 * matrices

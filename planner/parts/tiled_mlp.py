@@ -15,7 +15,7 @@ from planner.parts.recompute import recomputes_last_layer
 from planner.parts.sizes import evaluation_tokens
 from planner.types import DTYPE_BYTES
 
-MLP = ("gate_proj", "up_proj", "down_proj")
+MLP = ("gate_proj", "up_proj", "gate_up_proj", "down_proj")
 OF_ONE_TILE = (
     "mlp", "liger.mlp", "adapter.mlp_input", "adapter.mlp_product", "trainable.mlp_input", "trainable.mlp_product"
 )  # fmt: skip

@@ -48,6 +48,31 @@ def test_biases_and_norms_of_each_family() -> None:
     assert spec(num_key_value_heads=2, model_type="mistral").num_parameters == plain
 
 
+def test_fused_projections_have_the_weights_of_the_separate_ones() -> None:
+    fused = spec(num_key_value_heads=2, model_type="phi3", partial_rotary_factor=0.75)
+    assert fused.num_parameters == spec(num_key_value_heads=2).num_parameters
+    assert fused.linears == {
+        "qkv_proj": (64, 128),
+        "o_proj": (64, 64),
+        "gate_up_proj": (64, 256),
+        "down_proj": (128, 64),
+    }
+    assert fused.rotary_width == 12
+    kept_in_rope = spec(model_type="phi3", rope_parameters={"rope_type": "default", "partial_rotary_factor": 0.5})
+    assert (kept_in_rope.rotary_width, spec(model_type="phi3").rotary_width) == (8, None)
+    assert spec(partial_rotary_factor=0.5).rotary_width is None  # llama's modeling does not read it
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [({"partial_rotary_factor": 0}, "partial_rotary_factor"), ({"partial_rotary_factor": "half"}, "partial_rotary"),
+     ({"resid_pdrop": 0.1}, "resid_pdrop"), ({"embd_pdrop": 0.1}, "embd_pdrop")],
+)  # fmt: skip
+def test_what_fused_families_cannot_have_is_refused_by_field(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError, match=field):
+        spec(model_type="phi3", **changes)
+
+
 def test_kv_heads_default_to_the_query_heads_and_to_8_for_mistral() -> None:
     assert spec().num_kv_heads == 4
     assert spec(model_type="mistral", num_attention_heads=16).num_kv_heads == 8
@@ -69,7 +94,7 @@ def test_sliding_window_counts_only_when_a_layer_slides(changes: dict[str, Any],
     assert spec(**changes).sliding_window == window
 
 
-@pytest.mark.parametrize("model_type", ["gpt2", "phi3", None, 7])
+@pytest.mark.parametrize("model_type", ["gpt2", "gemma2", None, 7])
 def test_other_families_are_refused_by_name(model_type: Any) -> None:
     with pytest.raises(ConfigError) as refused:
         spec(model_type=model_type)

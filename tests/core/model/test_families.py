@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from core.model.load import load_model
+from core.model.nf4 import dequantised, quantised_linears
+from core.optimizations.fake_parallel import FakeParallel
+from core.optimizations.liger import Liger
+from planner.catalog.models import MODELS
 from planner.errors import ConfigError
+from planner.layer_policy import layer_engine_obstacle
+from planner.model_spec import model_spec_from_config
 from tests.core.model.tiny_models import (
     CPU,
     assert_same_gradients,
@@ -20,6 +30,7 @@ from tests.core.model.tiny_models import (
     tiny_model,
     tiny_setup,
 )
+from tests.planner.plans import codes, plan_of
 
 TRAINED = {
     "Llama 3": ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}),
@@ -27,10 +38,15 @@ TRAINED = {
     "Qwen3": ("qwen3", {}),
     "Mistral": ("mistral", {}),
     "Gemma": ("gemma", {"tie_word_embeddings": True}),
+    "Phi-4": ("phi3", {"pad_token_id": None}),
+    "Phi-4-mini, rotates part of a head": (
+        "phi3",
+        {"pad_token_id": None, "partial_rotary_factor": 0.7, "tie_word_embeddings": True, "sliding_window": 256},
+    ),
     "SmolLM3, a layer without rotation": ("smollm3", {"no_rope_layers": [1, 0], "pad_token_id": None}),
 }
 REFUSED = {
-    "Gemma 2": "gemma2", "Gemma 3": "gemma3_text", "Phi-4": "phi3",
+    "Gemma 2": "gemma2", "Gemma 3": "gemma3_text",
     "InternLM3": "internlm3", "GLM-4": "glm4",
     "a family nobody knows": "madeup_lm",
 }  # fmt: skip
@@ -54,6 +70,88 @@ def test_two_steps_are_those_of_plain_transformers_in_float32(name):
         assert error**0.5 <= 1e-5
         for optimizer in optimizers:
             optimizer.step()
+
+
+FUSED = {"Phi-4": "phi3"}
+WITHOUT_MEMORY = {"Phi-4": "microsoft/phi-4"}
+
+
+@pytest.mark.parametrize("name", WITHOUT_MEMORY)
+def test_the_planners_count_and_linears_are_those_of_the_class(name):
+    config = MODELS[WITHOUT_MEMORY[name]]
+    with torch.device("meta"):
+        given = {key: value for key, value in config.items() if value is not None}
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**given))
+    spec = model_spec_from_config(name, config)
+    assert spec.num_parameters == sum(parameter.numel() for parameter in model.parameters())
+    layer = model.get_decoder().layers[0]
+    shapes = {n.rpartition(".")[2]: tuple(m.weight.shape) for n, m in layer.named_modules() if isinstance(m, nn.Linear)}
+    assert shapes == {linear: (outputs, inputs) for linear, (inputs, outputs) in spec.linears.items()}
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_adapters_on_all_linears_get_the_gradients_of_plain_peft(name):
+    family, overrides = TRAINED[name]
+    row = random_row((23, 9, 14))
+    setup = with_the_same_adapters(tiny_setup(tiny_model(family, **overrides), setting("lora", rank=3), *EVERYTHING))
+    loss, got = loss_and_gradients(setup, row)
+    plain = tiny_model(family, attention="sdpa", **overrides)
+    targets = list(setup.spec.linears)
+    theirs = get_peft_model(plain, LoraConfig(r=3, lora_alpha=_alpha(setup), target_modules=targets)).double()
+    theirs.load_state_dict({n: p for n, p in setup.model.state_dict().items() if "lora_" in n}, strict=False)
+    want_loss, want = plain_loss_and_gradients(theirs, row)
+    assert abs(loss - want_loss) < 1e-9 * want_loss
+    want = {n.removeprefix("base_model.model."): gradient for n, gradient in want.items()}
+    assert len(want) == 2 * 2 * len(targets)
+    assert_same_gradients(got, want, 1e-7)
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_qlora_keeps_every_linear_in_four_bits(name):
+    bitsandbytes = pytest.importorskip("bitsandbytes")
+    family, overrides = TRAINED[name]
+    shape = {"heads": 8, "kv_heads": 4, "head_dim": 8, "hidden_size": 64, "intermediate_size": 128, **overrides}
+    model = tiny_model(family, dtype=torch.float32, **shape)
+    setup = with_the_same_adapters(tiny_setup(model, setting("qlora", rank=3), *EVERYTHING))
+    loss, got = loss_and_gradients(setup, random_row((23, 9, 14)))
+    plain = tiny_model(family, dtype=torch.float32, **shape)
+    linears = [module for module in plain.get_decoder().layers.modules() if type(module) is nn.Linear]
+    quantised = quantised_linears(setup.causal_lm)
+    assert len(quantised) == len(linears) == 2 * len(setup.spec.linears)
+    assert all(isinstance(linear, bitsandbytes.nn.Linear4bit) for linear in quantised)
+    for linear, four_bit in zip(linears, quantised):
+        linear.weight.data = dequantised(four_bit)
+    lora = with_the_same_adapters(tiny_setup(plain.requires_grad_(False), setting("lora", rank=3), *EVERYTHING))
+    want_loss, want = loss_and_gradients(lora, random_row((23, 9, 14)))
+    assert abs(loss - want_loss) < 1e-5 * want_loss
+    assert_same_gradients(got, want, 2e-4)
+
+
+@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("optimization", ["fake_parallel", "liger"])
+def test_what_knows_exact_classes_refuses_in_the_plan_and_at_the_build(name, optimization):
+    family, overrides = TRAINED[name]
+    spec = model_spec_from_config(name, MODELS[WITHOUT_MEMORY[name]])
+    assert f"{optimization.replace('_', '-')}-family" in codes(plan_of({optimization: {}}, model=spec))
+    assert f"this model is {family}" in (layer_engine_obstacle(run_config([setting("lora")]), spec) or "")
+    setup = tiny_setup(tiny_model(family, **overrides))
+    at_build = (
+        partial(Liger().replace, setup, None) if optimization == "liger" else partial(FakeParallel().apply, setup)
+    )
+    with pytest.raises(ConfigError, match=r"cannot split|finds no RMSNorm"):
+        at_build()
+
+
+def with_the_same_adapters(setup):
+    for name, parameter in setup.model.named_parameters():
+        if ".lora_B." in name:  # zero at the start, which would hide what A gets
+            parameter.data += torch.linspace(-0.1, 0.1, parameter.numel()).view_as(parameter).to(parameter.dtype)
+    return setup
+
+
+def _alpha(setup):
+    adapted = next(module for module in setup.model.modules() if hasattr(module, "lora_alpha"))
+    return adapted.lora_alpha["default"]
 
 
 @pytest.mark.parametrize("name", REFUSED)

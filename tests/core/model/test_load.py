@@ -75,6 +75,37 @@ def test_dynamic_rope_does_not_depend_on_which_part_of_a_row_a_rank_holds(folder
     assert torch.equal(rope(x, early)[0], before)
 
 
+LONGROPE = {
+    "rope_type": "longrope", "short_factor": [1.0, 1.5, 2.0], "long_factor": [1.0, 4.0, 9.0], "rope_theta": 500.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("max_length", [64, 65], ids=["short factors", "long factors"])
+def test_longrope_is_what_transformers_takes_for_a_row_of_max_length_in_every_part_of_it(folder, max_length):
+    given = {"pad_token_id": None, "rope_parameters": LONGROPE, "original_max_position_embeddings": 64}
+    path = folder("phi3", **given)
+    model, spec = load_model(run_config(model=path, max_length=max_length), CPU)
+    plain = tiny_model("phi3", dtype=torch.float32, **given)
+    assert (spec.max_position_embeddings, spec.positions_before_scaling) == (256, 64)
+    assert plain.config.rope_parameters["rope_type"] == "longrope"
+    rope, theirs, x = model.get_decoder().rotary_emb, plain.get_decoder().rotary_emb, torch.zeros(1, 1, 6)
+    whole = torch.arange(max_length)[None]
+    want_cos, want_sin = theirs(x, whole)
+    for part in (slice(40, max_length), slice(0, 40)):  # a rank's, or a short sample
+        cos, sin = rope(x, whole[:, part])
+        assert torch.equal(cos, want_cos[:, part])
+        assert torch.equal(sin, want_sin[:, part])
+    differs = not torch.equal(theirs(x, whole[:, :40])[0], want_cos[:, :40])
+    assert differs == (max_length > 64)  # what is avoided
+
+
+def test_a_preset_cannot_scale_the_rope_of_phi3(folder):
+    path = folder("phi3", pad_token_id=None)
+    with pytest.raises(ConfigError, match="a model of type phi3 takes none"):
+        load_model(run_config(model=path, rope_scaling=(("type", "yarn"), ("factor", 4.0))), CPU)
+
+
 def test_yarn_starts_from_the_length_before_an_earlier_scaling(folder):
     path = folder(
         rope_parameters={

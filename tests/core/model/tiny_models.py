@@ -18,6 +18,8 @@ from transformers import (
     MistralForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -50,6 +52,7 @@ FAMILIES: dict[str, tuple[type, type]] = {
 }
 MODULE_FAMILIES: dict[str, tuple[type, type]] = {  # by modules only: no head groups, no Liger, no layer engine
     "gemma": (GemmaConfig, GemmaForCausalLM),
+    "phi3": (Phi3Config, Phi3ForCausalLM),
     "smollm3": (SmolLM3Config, SmolLM3ForCausalLM),
 }
 EXPERT_FAMILIES: dict[str, tuple[type, type]] = {  # products by experts: widths of whole 16 bytes, no float64
