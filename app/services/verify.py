@@ -40,6 +40,7 @@ REFERENCE_MODELS = (
     "mistralai/Mistral-7B-Instruct-v0.3",
     "HuggingFaceTB/SmolLM3-3B",
     "google/gemma-7b",
+    "microsoft/phi-4",
 )
 _BF16: Mapping[str, Any] = {"lora": {"rank": 64, "adapter_dtype": "bfloat16"}}
 _FP32: Mapping[str, Any] = {"lora": {"rank": 64, "adapter_dtype": "float32"}, "autocast": True}

@@ -20,7 +20,6 @@ from planner.parts.sizes import Sizes, evaluation_tokens
 from planner.parts.tensors import Trained, adapter_groups
 from planner.types import DTYPE_BYTES, INSTANTS, Instant, Issue
 
-
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
