@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from core.data.store import StoreWriter
+from core.data.store import StoreWriter, TokenStore
 from core.parallel.mesh import Mesh, build_mesh
 from core.run.config_file import read_config, write_config
 from core.run.directory import RunDirectory
@@ -174,3 +174,17 @@ def curve(*channels: RecordingChannel) -> list[dict[str, Any]]:
 def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
     named = trainer.setup.model.named_parameters()
     return {name: parameter.detach().clone() for name, parameter in named if parameter.requires_grad}
+
+
+def plain_eval_loss(model: Any, store: TokenStore) -> tuple[float, int]:
+    """(mean cross entropy of the targets by the model's own forward, how many there are)"""
+    total, num_targets = 0.0, 0
+    with torch.no_grad():
+        for index in range(len(store)):
+            tokens, targets = (torch.tensor(array) for array in store.sample(index))
+            logits = model(input_ids=tokens[None].long()).logits[0, :-1]
+            total += torch.nn.functional.cross_entropy(
+                logits[targets[1:]], tokens[1:][targets[1:]].long(), reduction="sum"
+            ).item()
+            num_targets += int(targets.sum())
+    return total / num_targets, num_targets
