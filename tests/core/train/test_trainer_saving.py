@@ -39,7 +39,8 @@ def test_best_checkpoint_is_saved_at_its_evaluation_and_survives_the_limit(tiny_
     # A rate that first helps and then destroys: the best evaluation is not the last one.
     directory = make_run(
         tmp_path, tiny_model_dir, setting("gradient_checkpointing"), max_steps=8, learning_rate=0.05,
-        lr_scheduler_type="constant", eval_steps=1, lengths=(40,) * 4, eval_lengths=(40, 40), save_steps=3, save_total_limit=2, keep_best=True,
+        lr_scheduler_type="constant", eval_steps=1, lengths=(40,) * 4, eval_lengths=(40, 40), save_steps=3,
+        save_total_limit=2, keep_best=True,
     )  # fmt: skip
     _, channel, _ = train(directory)
     after = {event["step"]: event["loss"] for event in channel.of("evaluation") if event["step"] > 0}
