@@ -24,9 +24,17 @@ def expert_terms(s: Sizes, experts: Experts | None, num_evaluation_tokens: int) 
     rows = c * k * s.d  # bytes a token of one copy
     routing = 56 * k + 6 * experts.num_experts  # six orders and their weights, probabilities and logits
     kept = rows + 32 * k
-    forward = max(4 * rows, rows + 4 * c * s.f) + routing - 3 * c * s.f  # gate and up are masked into a second copy
-    backward = max(0, 3 * c * s.d + 4 * rows + routing - c * (s.d + 3 * s.f))
+    active, shared_width = k * experts.width, experts.shared_width
+    output = c * s.d if shared_width else 0  # of the shared expert, which runs first
+    # gate and up are masked into a second copy
+    forward = max(0, max(4 * rows, rows + 4 * c * active) + output + routing - 3 * c * s.f)
+    backward = max(0, 3 * c * s.d + 4 * rows + routing - c * (s.d + 3 * s.f) + c * shared_width)
+    shared = both_layers(
+        s, "experts.shared", "activations", SAVED_BY_DOWN, c * (s.d + 1) * s.T,
+        f"{c}(d + 1) * T: output of the shared expert, and its gate", source="transformers modeling_qwen2_moe.py",
+    )  # fmt: skip
     return (
+        *(shared if shared_width else ()),
         *both_layers(
             s, "experts.output", "activations", SAVED_BY_DOWN, kept * s.T,
             f"({c} * {k}d + 32 * {k}) * T: outputs of {k} experts a token, for the router's gradient", source=SOURCE,
@@ -42,15 +50,16 @@ def expert_terms(s: Sizes, experts: Experts | None, num_evaluation_tokens: int) 
         ),
         TermSpec(
             key="layer_backward.experts", part="activations", instants=MLP_BACKWARD, bytes=backward * s.T,
-            formula=f"({c}(3d + 4 * {k}d) + {routing} - {c}(d + 3f)) * T: rows gathered, multiplied, weighted, and "
-            "their gradient, beyond the plain MLP's fullest moment",
+            formula=f"({c}(3d + 4 * {k}d + {shared_width}) + {routing} - {c}(d + 3f)) * T: rows gathered, multiplied, "
+            "weighted, and their gradient, and what goes into a shared expert's down, beyond the plain MLP's fullest "
+            "moment",
             source=SOURCE,
         ),
         TermSpec(
             key="layer_forward.experts", part="activations", instants=frozenset({"layer_forward"}),
             bytes=forward * s.T,
-            formula=f"(max({c} * 4 * {k}d, {c}({k}d + 4f)) + {routing} - {c} * 3f) * T: selected rows and what is made "
-            "of them, or gate and up and their masked copy, beyond the plain MLP's",
+            formula=f"(max({c} * 4 * {k}d, {c}({k}d + 4 * {active})) + {output + routing} - {c} * 3f) * T: selected "
+            "rows and what is made of them, or gate and up and their masked copy, beyond the plain MLP's",
             source=SOURCE,
         ),
         TermSpec(
