@@ -8,13 +8,13 @@ at a time; ``engine.`` terms are its own, ``waiting.`` terms those of the layers
 
 from __future__ import annotations
 
-from typing import Literal
-
 from planner.attention_kernels import KernelName, Version, candidates
 from planner.effects import Drop, Effect, TermSpec, Work
 from planner.layer_policy import LayerPolicy, layer_policies, outputs_wait_on_host, tile_bounds
 from planner.optimization import PlanContext
-from planner.parts.adapters import target_names
+from planner.parts.adapters import layer_adapters, target_names
+from planner.parts.layer_waiting import LOSS, SOURCE, LayerPart, Moment, Waiting, waiting_of, waiting_terms
+from planner.parts.recompute import num_inputs_at_end
 from planner.parts.sizes import Sizes, evaluation_tokens
 from planner.types import Instant, Part
 
@@ -28,160 +28,149 @@ _REPLACED = (
 _REPLACED_WORK = (
     "memory.layers", "gemm.adapters", "memory.adapters", "overhead.launches", "overhead.adapters", "memory.dequantise"
 )  # fmt: skip
-_LOSS: frozenset[Instant] = frozenset({"forward_loss", "loss_backward"})
-_SOURCE = "core/layer/decoder_layer.py"
+_BACKWARD: frozenset[Instant] = frozenset({"layer_backward", "attention_backward", "backward_end"})
 LAYER_LAUNCH_NS = 55 * 6_000  # about 55 operators of a layer's forward
 
 
 def layer_engine_effect(ctx: PlanContext) -> Effect:
     policies = layer_policies(ctx.config, ctx.model)
-    at_the_end = _end(ctx, policies)
+    waiting = waiting_of(ctx.sizes, policies)
+    end = _end(ctx, policies, waiting)
     return Effect(
-        add=(
-            *_waiting_terms(ctx.sizes, policies, at_the_end),
-            *_working_terms(ctx, policies, at_the_end),
-            *_loss_terms(ctx),
-        ),
+        add=(*waiting_terms(waiting, end), *_working_terms(ctx, policies, end), *_loss_terms(ctx)),
         drop=tuple(Drop(key=key, formula="computed by the layer engine") for key in _REPLACED),
         add_work=_work(ctx, policies),
         drop_work=tuple(Drop(key=key, formula="computed by the layer engine") for key in _REPLACED_WORK),
     )
 
 
-def _end(ctx: PlanContext, policies: tuple[LayerPolicy, ...]) -> Literal["mlp", "attention"]:
-    """The fullest moment of a backward that is nearly through, with nearly all gradients there: the first layer's MLP,
-    or the second layer's attention, whose first layer waits already."""
-    s, first = ctx.sizes, policies[0]
-    waiting = s.c * s.d * s.T + (s.c * s.num_q if first.keeps_attention else 0)
-    waiting += s.c * (s.num_q + 2 * s.num_kv) if first.keeps_products else 0
-    in_attention = _attention_bytes(ctx, first)[0] + waiting
-    return "attention" if len(policies) > 1 and in_attention > _mlp_bytes(ctx, first)[0] else "mlp"
+def _end(ctx: PlanContext, policies: tuple[LayerPolicy, ...], waiting: tuple[Waiting, ...]) -> Moment:
+    """The fullest moment of the lowest two layers: the second one's MLP or attention, beside what the first one waits
+    with, or the first one's MLP, beside one layer's gradients more. Its input needs no gradient: its attention holds
+    less."""
+    parameters, element = layer_adapters(ctx)
+
+    def held(moment: Moment) -> int:
+        part, policy = _mlp_bytes if moment.part == "mlp" else _attention_bytes, policies[moment.layer]
+        adapters = _adapter_bytes(ctx, moment.part)[0] - moment.layer * element * parameters
+        waits = sum(kind.one * kind.layers_at(moment) for kind in waiting)
+        made = part(ctx, policy)[0] + _recomputed_output_bytes(ctx.sizes, policy)[0]
+        return made + adapters + waits + _dequantised_bytes(ctx, moment.part)[0]
+
+    moments = [Moment(layer=0, part="mlp")]
+    if len(policies) > 1:
+        moments += [Moment(layer=1, part="mlp"), Moment(layer=1, part="attention")]
+    return max(moments, key=held)
 
 
-def _waiting_terms(
-    s: Sizes, policies: tuple[LayerPolicy, ...], at_the_end: Literal["mlp", "attention"]
-) -> list[TermSpec]:  # fmt: skip
-    """Inputs, attention outputs and products of all layers, in forward, in the last layer's backward, and at its
-    end."""
-    terms: list[TermSpec] = []
-
-    def waits(name: str, text: str, one: int, here: list[bool], moves: bool, *, done: bool = False) -> None:
-        """``here``: of each layer, whether its copy is on the GPU from forward to backward. ``done``: the layer at work
-        lets go of it before its attention runs backward."""
-        held = sum(here)
-        at_end = sum(is_here or moves for is_here in here[: 2 if at_the_end == "attention" else 1])
-        # beside the last layer that of the one below it leaves, or arrives, if it is on the host
-        arriving = int(moves and here[-1] and len(here) > 1 and not here[-2])
-        spread: tuple[tuple[str, frozenset[Instant], int], ...] = (
-            ("layer", frozenset({"layer_forward"}), held + arriving), ("loss", _LOSS, held),
-            ("mlp", frozenset({"layer_backward"}), held + arriving),
-            ("attention", frozenset({"attention_backward"}), held + arriving - int(done and here[-1])),
-            ("end", frozenset({"backward_end"}), at_end - int(done and at_the_end == "attention" and here[1])),
-        )  # fmt: skip
-        for when, instants, layers in spread:
-            terms.append(
-                TermSpec(
-                    key=f"waiting.{name}.{when}", part="checkpoints", instants=instants, bytes=layers * one,
-                    formula=f"{layers} layers * {text}", basis="exact", source=_SOURCE,
-                )
-            )  # fmt: skip
-
-    offloads = any(policy.offloads for policy in policies)
-    waits("inputs", f"{s.c}d * T", s.c * s.d * s.T, [not policy.offloads for policy in policies], offloads)
-    moves = outputs_wait_on_host(policies)
-    kept = [policy.keeps_attention and not (moves and policy.offloads) for policy in policies]
-    waits("outputs", f"{s.c}q * T: attention outputs", s.c * s.num_q, kept, moves)
-    waits("log_sum_exp", "4H * T", 4 * s.num_lse, [policy.keeps_attention for policy in policies], False)
-    whole = [policy.keeps_products for policy in policies]
-    waits("qkv", f"{s.c}(q + 2kv) * T: q, k, v", s.c * (s.num_q + 2 * s.num_kv), whole, False)
-    waits("mlp", f"{s.c}(d + 2f) * T: h, gate, up", s.c * (s.d + 2 * s.f) * s.T, whole, False, done=True)
-    return terms
-
-
-def _working_terms(
-    ctx: PlanContext, policies: tuple[LayerPolicy, ...], at_the_end: Literal["mlp", "attention"]
-) -> list[TermSpec]:  # fmt: skip
-    """The layer at work, by the policy of the last one: the first to run backward."""
+def _working_terms(ctx: PlanContext, policies: tuple[LayerPolicy, ...], end: Moment) -> list[TermSpec]:
+    """The layer at work, by the policy of the last one: the first to run backward; at the end by that of its own."""
     s, c, policy = ctx.sizes, ctx.sizes.c, policies[-1]
-    rows, eval_tokens = _tile_rows(s.T, policy), evaluation_tokens(ctx)
-    eval_rows = _tile_rows(eval_tokens, policy)
-    ranks = _ranks(ctx)
-    recomputed_output = 0 if policy.keeps_attention else c * s.num_q + 4 * s.num_lse
     terms: list[TermSpec] = []
 
     def add(key: str, instants: frozenset[Instant], size: int, formula: str, part: Part = "activations") -> None:
         terms.append(
-            TermSpec(key=key, part=part, instants=instants, bytes=size, formula=formula, source=_SOURCE)
+            TermSpec(key=key, part=part, instants=instants, bytes=size, formula=formula, source=SOURCE)
         )  # fmt: skip
 
-    embeddings = c * s.d * s.T if policies[0].offloads else 0  # else they are the first layer's input, which waits
-    in_mlp = c * s.d * s.T + (c * s.f if policy.keeps_products else c * (s.d + 3 * s.f)) * rows
-    copied = s.num_q if policy.head_groups > 1 else 0  # a group's output, on its way into the whole one
-    own_mlp = c * (s.d + 2 * s.f) * s.T if policy.keeps_products else 0  # counted as waiting, made behind attention
-    heads = s.num_q + s.num_kv if policy.keeps_products else (s.num_q + 2 * s.num_kv + copied) // policy.head_groups
-    in_attention = c * ((s.d + ranks["qkv"]) * s.T + heads) - own_mlp
+    add("engine.forward", frozenset({"layer_forward"}), *_forward_bytes(ctx, policies))
+    add("engine.evaluation", frozenset({"evaluation_forward"}), *_evaluation_bytes(ctx, policy))
     add(
-        "engine.forward", frozenset({"layer_forward"}), embeddings + max(in_mlp, in_attention) + recomputed_output,
-        f"the larger of {in_mlp}: y, and h, gate, up and their product of R = {rows} rows, and {in_attention}: normed "
-        f"input, x A^T, q, k, v of a group; {embeddings}: embeddings; {recomputed_output}: attention's output",
+        "engine.residual", _BACKWARD, c * (s.d * s.T + s.num_q),
+        f"{c}(d + q) * T: gradients of the residual and of attention's output",
     )  # fmt: skip
-    output = c * s.q + 4 * s.H
-    in_mlp = (c * s.d + output) * eval_tokens + c * (s.d + 3 * s.f) * eval_rows
-    in_attention = (c * (s.d + ranks["qkv"] + (s.q + 2 * s.kv) // policy.head_groups) + output) * eval_tokens
-    in_attention += c * copied // policy.head_groups * eval_tokens // s.T
-    add(
-        "engine.evaluation", frozenset({"evaluation_forward"}), 2 * c * s.d * eval_tokens + max(in_mlp, in_attention),
-        f"2 * {c}d * {eval_tokens} tokens: embeddings, layer input; and the larger of {in_mlp}: y, attention's output, "
-        f"h, gate, up, product of {eval_rows} rows, and {in_attention}: normed input, q, k, v, attention's output",
+    moments: tuple[tuple[Instant, LayerPolicy, LayerPart], ...] = (
+        ("layer_backward", policy, "mlp"), ("attention_backward", policy, "attention"),
+        ("backward_end", policies[end.layer], end.part),
     )  # fmt: skip
-    add(
-        "engine.residual", frozenset({"layer_backward", "attention_backward", "backward_end"}),
-        c * (s.d * s.T + s.num_q), f"{c}(d + q) * T: gradients of the residual and of attention's output",
-    )  # fmt: skip
-    if recomputed_output:
+    for instant, of, name in moments:
+        at = frozenset({instant})
+        add(f"engine.{instant}.layer", at, *(_mlp_bytes if name == "mlp" else _attention_bytes)(ctx, of))
+        output, text = _recomputed_output_bytes(s, of)
+        add(f"engine.{instant}.output", at, output, text)
+        add(f"engine.{instant}.adapters", at, *_adapter_bytes(ctx, name), "adapters")
+        add(f"engine.{instant}.dequantised", at, *_dequantised_bytes(ctx, name), "weights")
+    # gradients at the end are counted without those of num_inputs_at_end layers
+    if end.layer + 1 < num_inputs_at_end(ctx.config, ctx.model) and ctx.config.gradient_accumulation_steps == 1:
+        parameters, element = layer_adapters(ctx)
         add(
-            "engine.output", frozenset({"layer_backward", "attention_backward", "backward_end"}), recomputed_output,
-            f"({c}q + 4H) * T: attention's output, recomputed",
-        )  # fmt: skip
-    in_mlp_too: frozenset[Instant] = frozenset({"layer_backward"})
-    in_attention_too: frozenset[Instant] = frozenset({"attention_backward"})
-    end: frozenset[Instant] = frozenset({"backward_end"})
-    if at_the_end == "attention":
-        in_attention_too |= end
-    else:
-        in_mlp_too |= end
-    add("engine.mlp", in_mlp_too, *_mlp_bytes(ctx, policy))
-    add("engine.attention", in_attention_too, *_attention_bytes(ctx, policy))
-    copies, in_qkv = ranks["parameters"], ranks["qkv_parameters"]
-    add(
-        "engine.adapters.mlp", in_mlp_too, (c + 6) * copies,
-        f"({c} + 6) * {copies}: A and B of one layer in the compute dtype, gradients in fp32, and the scaled ones",
-        "adapters",
-    )  # fmt: skip
-    text = f"4 * {copies - in_qkv}: gradients of o, gate, up, down; ({c} + 4) * {in_qkv}: A and B of q, k, v, gradients"
-    add(
-        "engine.adapters.attention", frozenset({"attention_backward"}), 4 * (copies - in_qkv) + (c + 4) * in_qkv, text,
-        "adapters",
-    )  # fmt: skip
-    if at_the_end == "attention":  # where this layer's gradients are counted among all
-        add(
-            "engine.adapters.end", frozenset({"backward_end"}), c * in_qkv,
-            f"{c} * {in_qkv}: A and B of q, k, v", "adapters",
-        )  # fmt: skip
-    if ctx.config.method == "qlora":
-        mlp, attention = c * s.d * (s.q + 3 * s.f), c * s.d * (s.q + 2 * s.kv)
-        add(
-            "engine.dequantised.mlp",
-            in_mlp_too | {"layer_forward"},
-            mlp,
-            f"{c}d(q + 3f): W of o, gate, up, down",
-            "weights",
-        )
-        add(
-            "engine.dequantised.attention", in_attention_too, attention,
-            f"{c}d(q + 2kv): W of q, k, v", "weights",
+            "engine.backward_end.gradients", frozenset({"backward_end"}), element * parameters,
+            f"{element} * {parameters}: of the second layer", "gradients",
         )  # fmt: skip
     return terms
+
+
+def _forward_bytes(ctx: PlanContext, policies: tuple[LayerPolicy, ...]) -> tuple[int, str]:
+    """The fullest of the last layer's attention, its MLP, and the last norm."""
+    s, c, policy, ranks = ctx.sizes, ctx.sizes.c, policies[-1], _ranks(ctx)
+    rows = _tile_rows(s.T, policy)
+    embeddings = c * s.d * s.T if policies[0].offloads else 0  # else they are the first layer's input, which waits
+    output = _recomputed_output_bytes(s, policy)[0]
+    in_mlp = c * s.d * s.T + (c * s.f if policy.keeps_products else c * (s.d + 3 * s.f)) * rows + output
+    in_mlp += _opened_bytes(ctx, "mlp")
+    copied = s.num_q if policy.head_groups > 1 else 0  # a group's output, on its way into the whole one
+    own_mlp = c * (s.d + 2 * s.f) * s.T if policy.keeps_products else 0  # counted as waiting, made behind attention
+    heads = (s.num_q + 2 * s.num_kv + copied + _normed_heads(ctx)) // policy.head_groups
+    if policy.keeps_products:
+        heads = s.num_q + s.num_kv
+    in_attention = c * ((s.d + ranks["qkv"]) * s.T + heads) + _opened_bytes(ctx, "attention") + output - own_mlp
+    in_norm = 2 * c * s.d * s.T
+    return embeddings + max(in_mlp, in_attention, in_norm), (
+        f"{embeddings}: embeddings; and the largest of {in_mlp}: y, and h, gate, up and their product of R = {rows} "
+        f"rows; {in_attention}: normed input, x A^T, q, k, v of a group, attention's output unless it waits; "
+        f"{in_norm}: the last layer's output and its norm; with A, B and dequantised W of the linears at work"
+    )
+
+
+def _evaluation_bytes(ctx: PlanContext, policy: LayerPolicy) -> tuple[int, str]:
+    s, c, ranks, tokens = ctx.sizes, ctx.sizes.c, _ranks(ctx), evaluation_tokens(ctx)
+    rows = _tile_rows(tokens, policy)
+    output, copied = c * s.q + 4 * s.H, s.num_q if policy.head_groups > 1 else 0
+    in_mlp = (c * s.d + output) * tokens + c * (s.d + 3 * s.f) * rows
+    in_mlp += _opened_bytes(ctx, "mlp")
+    in_attention = (c * (s.d + ranks["qkv"] + (s.q + 2 * s.kv) // policy.head_groups) + output) * tokens
+    in_attention += c * ((copied + _normed_heads(ctx)) // policy.head_groups) * tokens // s.T
+    in_attention += _opened_bytes(ctx, "attention")
+    return 2 * c * s.d * tokens + max(in_mlp, in_attention), (
+        f"2 * {c}d * {tokens} tokens: embeddings, layer input; and the larger of {in_mlp}: y, attention's output, h, "
+        f"gate, up, product of {rows} rows, and {in_attention}: normed input, q, k, v, attention's output; with A, B "
+        "and dequantised W of the linears at work"
+    )
+
+
+def _recomputed_output_bytes(s: Sizes, policy: LayerPolicy) -> tuple[int, str]:
+    if policy.keeps_attention:
+        return 0, "attention's output waits"
+    return s.c * s.num_q + 4 * s.num_lse, f"({s.c}q + 4H) * T: attention's output, recomputed"
+
+
+def _opened_bytes(ctx: PlanContext, part: LayerPart) -> int:
+    """What a forward makes of the weights it multiplies by: A and B in the compute dtype, W where it is in 4 bits."""
+    ranks = _ranks(ctx)
+    in_qkv = ranks["qkv_parameters"]
+    adapters = in_qkv if part == "attention" else ranks["parameters"] - in_qkv
+    return ctx.sizes.c * adapters + _dequantised_bytes(ctx, part)[0]
+
+
+def _adapter_bytes(ctx: PlanContext, part: LayerPart) -> tuple[int, str]:
+    """Copies and gradients of the adapters of the layer at work."""
+    c, ranks = ctx.sizes.c, _ranks(ctx)
+    copies, in_qkv = ranks["parameters"], ranks["qkv_parameters"]
+    if part == "mlp":
+        text = f"({c} + 6) * {copies}: A and B of one layer in the compute dtype, gradients in fp32, the scaled ones"
+        return (c + 6) * copies, text
+    return 4 * (copies - in_qkv) + (c + 4) * in_qkv, (
+        f"4 * {copies - in_qkv}: gradients of o, gate, up, down; ({c} + 4) * {in_qkv}: A and B of q, k, v, gradients"
+    )
+
+
+def _dequantised_bytes(ctx: PlanContext, part: LayerPart) -> tuple[int, str]:
+    s = ctx.sizes
+    if ctx.config.method != "qlora":
+        return 0, "weights are used as they are"
+    if part == "mlp":
+        return s.c * s.d * (s.q + 3 * s.f), f"{s.c}d(q + 3f): W of o, gate, up, down"
+    return s.c * s.d * (s.q + 2 * s.kv), f"{s.c}d(q + 2kv): W of q, k, v"
 
 
 def _mlp_bytes(ctx: PlanContext, policy: LayerPolicy) -> tuple[int, str]:
@@ -213,6 +202,7 @@ def _group_bytes(ctx: PlanContext, policy: LayerPolicy) -> tuple[int, int]:
     s, c, groups = ctx.sizes, ctx.sizes.c, policy.head_groups
     qkv = c * (s.num_q + 2 * s.num_kv)
     group = (1 if policy.keeps_products else 2) * qkv // groups  # kept ones are used in place
+    group += c * _normed_heads(ctx) // groups
     query_heads_share = s.num_kv < s.num_q
     scratch = 4 * s.num_q + 4 * s.num_lse  # fp32 dq, row sums of dout * out
     if kernel_of(ctx) in ("flash3", "flash4"):
@@ -220,6 +210,12 @@ def _group_bytes(ctx: PlanContext, policy: LayerPolicy) -> tuple[int, int]:
     elif query_heads_share:
         scratch += 2 * c * s.num_q  # dk and dv of each query head
     return group, scratch // groups
+
+
+def _normed_heads(ctx: PlanContext) -> int:
+    """Elements of q and k behind the norm of each head, beside what was projected; in backward, behind the kernel, of
+    the gradients of what was projected."""
+    return ctx.sizes.num_q + ctx.sizes.num_kv if ctx.model.qk_norm else 0
 
 
 def kernel_of(ctx: PlanContext) -> KernelName:
@@ -237,15 +233,17 @@ def kernel_of(ctx: PlanContext) -> KernelName:
 def _loss_terms(ctx: PlanContext) -> tuple[TermSpec, ...]:
     s = ctx.sizes
     one = s.c * s.d * s.T
+    # the gradients of whole logits, which are wider, are gone before
+    beside = 2 * one if ctx.config.optimization("fused_loss") else 0
     return (
         TermSpec(
-            key="engine.last_norm", part="activations", instants=frozenset({"forward_loss", "loss_backward"}),
-            bytes=one, formula=f"{s.c}d * T: the last norm's input", source="core/layer/engine.py",
+            key="engine.last_norm", part="activations", instants=LOSS, bytes=one,
+            formula=f"{s.c}d * T: the last norm's input", source="core/layer/engine.py",
         ),
         TermSpec(
             key="engine.last_norm_backward", part="activations", instants=frozenset({"loss_backward"}),
-            bytes=2 * one, formula=f"2 * {s.c}d * T: gradients of its output and of its input",
-            source="core/layer/engine.py",
+            bytes=beside, source="core/layer/engine.py",
+            formula=f"2 * {s.c}d * T: gradients of its output and of its input, where the loss is chunked",
         ),
     )  # fmt: skip
 

@@ -46,8 +46,9 @@ def nf4_effect(ctx: PlanContext, *, double_quant: bool, adapters: Effect) -> Eff
                 formula=f"{s.c} * {rest}: embeddings, head, norms, biases{others}", basis="exact",
             ),
             TermSpec(
-                key="load.quantised", part="weights", instants=frozenset({"load"}), bytes=s.c * largest,
-                formula=f"{s.c} * {largest}: the largest linear in 16 bit, while it is quantised",
+                key="load.quantised", part="weights", instants=frozenset({"load"}), bytes=s.c * max(0, largest - rest),
+                formula=f"{s.c} * ({largest} - {rest}): the largest linear in 16 bit, while it is quantised, if "
+                "that is more than what comes to the GPU after it",
                 source="core/model/nf4.py",
             ),
             TermSpec(

@@ -21,6 +21,10 @@ SHAPES: dict[str, dict[str, Any]] = {
         "model_type": "llama", "hidden_size": 128, "intermediate_size": 192, "num_hidden_layers": 4, "head_dim": 64,
         "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 500, "tie_word_embeddings": True,
     },
+    "normed heads": {
+        "model_type": "qwen3", "hidden_size": 128, "intermediate_size": 192, "num_hidden_layers": 4, "head_dim": 64,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 500, "tie_word_embeddings": True,
+    },
 }  # fmt: skip
 KEEP = {"gradient_checkpointing": {"save_attention": True}}
 POLICIES: dict[str, dict[str, Any]] = {
