@@ -25,8 +25,11 @@ from torch.func import functional_call
 from torch.nn import functional
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
+from transformers.models.mixtral import modeling_mixtral
 from transformers.models.qwen2 import modeling_qwen2
+from transformers.models.qwen2_moe import modeling_qwen2_moe
 from transformers.models.qwen3 import modeling_qwen3
+from transformers.models.qwen3_moe import modeling_qwen3_moe
 
 from core.attention.kept import KeptOutput
 from core.attention.kernel import wide_dtype
@@ -41,6 +44,9 @@ ROPE: dict[type, ModuleType] = {
     modeling_mistral.MistralAttention: modeling_mistral,
     modeling_qwen2.Qwen2Attention: modeling_qwen2,
     modeling_qwen3.Qwen3Attention: modeling_qwen3,
+    modeling_mixtral.MixtralAttention: modeling_mixtral,
+    modeling_qwen2_moe.Qwen2MoeAttention: modeling_qwen2_moe,
+    modeling_qwen3_moe.Qwen3MoeAttention: modeling_qwen3_moe,
 }
 
 
@@ -79,8 +85,8 @@ class HeadGroups:
         self._rope = ROPE[type(module)].apply_rotary_pos_emb
         self._linears = [_linear_of(name, getattr(module, name)) for name in ("q_proj", "k_proj", "v_proj", "o_proj")]
         self._norms = [getattr(module, name, None) for name in ("q_norm", "k_norm")]  # Qwen3: over each head
-        # Mistral's attention reads the window from the config, the others keep their layer's
-        self._window = getattr(module, "sliding_window", getattr(module.config, "sliding_window", None))
+        # Mistral's attention reads the window from the config, the others keep their layer's; Qwen2Moe's 0 is none
+        self._window = getattr(module, "sliding_window", getattr(module.config, "sliding_window", None)) or None
 
     def __call__(
         self,

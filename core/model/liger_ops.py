@@ -16,20 +16,28 @@ from typing import Any
 from torch import Tensor, nn
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
+from transformers.models.mixtral import modeling_mixtral
 from transformers.models.qwen2 import modeling_qwen2
+from transformers.models.qwen2_moe import modeling_qwen2_moe
 from transformers.models.qwen3 import modeling_qwen3
+from transformers.models.qwen3_moe import modeling_qwen3_moe
 
 OPS = ("rms_norm", "swiglu", "rope")
 NORMS = (
     modeling_llama.LlamaRMSNorm, modeling_mistral.MistralRMSNorm, modeling_qwen2.Qwen2RMSNorm,
-    modeling_qwen3.Qwen3RMSNorm,
+    modeling_qwen3.Qwen3RMSNorm, modeling_mixtral.MixtralRMSNorm, modeling_qwen2_moe.Qwen2MoeRMSNorm,
+    modeling_qwen3_moe.Qwen3MoeRMSNorm,
 )  # fmt: skip
+# none of a mixture of experts, whose experts are parameters of one module
 MLPS = (modeling_llama.LlamaMLP, modeling_mistral.MistralMLP, modeling_qwen2.Qwen2MLP, modeling_qwen3.Qwen3MLP)
 ROPES: dict[type, ModuleType] = {  # attention class -> the modeling file whose function it calls
     modeling_llama.LlamaAttention: modeling_llama,
     modeling_mistral.MistralAttention: modeling_mistral,
     modeling_qwen2.Qwen2Attention: modeling_qwen2,
     modeling_qwen3.Qwen3Attention: modeling_qwen3,
+    modeling_mixtral.MixtralAttention: modeling_mixtral,
+    modeling_qwen2_moe.Qwen2MoeAttention: modeling_qwen2_moe,
+    modeling_qwen3_moe.Qwen3MoeAttention: modeling_qwen3_moe,
 }
 
 

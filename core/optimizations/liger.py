@@ -64,6 +64,16 @@ class Liger:
                     fix="Remove liger.", suggestion=(("liger", None),),
                 ),
             )  # fmt: skip
+        if self.swiglu and ctx.model.experts is not None:
+            return (
+                Issue(
+                    code="liger-experts", severity="error",
+                    what=f"liger.swiglu is on, and {ctx.model.name} is a mixture of experts.",
+                    why="Experts multiply by silu(gate) within one module, which liger leaves alone; norms and RoPE "
+                    "it replaces.",
+                    fix="Set liger: {swiglu: false}.", suggestion=(("liger", {"swiglu": False}),),
+                ),
+            )  # fmt: skip
         if not self.ops:
             return (
                 Issue(
@@ -100,7 +110,8 @@ class Liger:
         if missing:
             raise ConfigError(
                 f"liger finds no {' and no '.join(missing)} that it knows in {type(setup.causal_lm).__name__}.",
-                why="It replaces exact classes of Llama, Mistral, Qwen2 and Qwen3 only, and never by guess.",
+                why="It replaces exact classes of Llama, Mistral, Qwen2, Qwen3 and their mixtures of experts only, and "
+                "never by guess; no experts.",
                 fix="Remove liger, or switch these ops off.",
             )
 

@@ -41,7 +41,8 @@ class TiledMlp:
             issues.append(
                 refusal(
                     "tiled-mlp-experts", f"tiled_mlp on {ctx.model.name}, a mixture of experts.",
-                    "Experts take their tokens apart already.", "Remove tiled_mlp.", tiled_mlp=None,
+                    "What experts hold is planned for whole rows: no plan of tiles of them is proven.",
+                    "Remove tiled_mlp.", tiled_mlp=None,
                 )
             )  # fmt: skip
         adapters = ctx.config.optimization("lora") or ctx.config.optimization("qlora")

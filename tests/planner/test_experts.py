@@ -104,3 +104,24 @@ def test_adapters_train_and_the_whole_model_does_not() -> None:
 def test_dense_layers_between_sparse_ones_are_planned_only() -> None:
     issue = issue_of(plan_of(LEAN, model=spec(decoder_sparse_step=2), max_length=4096), "planned-only")
     assert "experts in 24 of 48 layers" in issue.what
+
+
+@pytest.mark.parametrize(
+    ("chosen", "code", "suggestion"),
+    [
+        ({"liger": {}}, "liger-experts", (("liger", {"swiglu": False}),)),
+        ({"tiled_mlp": {}}, "tiled-mlp-experts", (("tiled_mlp", None),)),
+    ],
+)
+@pytest.mark.parametrize("config", [QWEN3, MIXTRAL], ids=["qwen3_moe", "mixtral"])
+def test_what_does_not_reach_experts_is_refused_by_name(
+    config: dict[str, Any], chosen: dict[str, Any], code: str, suggestion: Any
+) -> None:
+    issue = issue_of(plan_of({**LEAN, **chosen}, model=spec(config), max_length=4096), code)
+    assert (issue.severity, issue.suggestion) == ("error", suggestion)
+
+
+def test_head_groups_and_the_other_kernels_of_liger_are_not_refused() -> None:
+    chosen = {**LEAN, "liger": {"swiglu": False}, "fake_parallel": {"groups": 4}}
+    plan = plan_of(chosen, model=spec(), max_length=4096)
+    assert [issue.code for issue in plan.issues if issue.severity == "error"] == []

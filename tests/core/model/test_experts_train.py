@@ -12,8 +12,13 @@ from transformers import PreTrainedModel
 
 from core.model.load import implementations
 from core.model.nf4 import dequantised
+from core.optimizations.fake_parallel import FakeParallel
+from core.optimizations.liger import Liger
 from core.optimizations.qlora import QLora
+from planner.errors import ConfigError
 from planner.model_spec import model_spec_from_config
+from planner.types import OptimizationSetting
+from tests.core.model.test_liger_ops import FUNCTIONS
 from tests.core.model.tiny_models import (
     EXPERT_FAMILIES,
     assert_same_gradients,
@@ -141,3 +146,41 @@ def test_four_bit_attention_beside_experts_in_full_width() -> None:
     assert all(torch.equal(setup.causal_lm.get_parameter(name), parameter) for name, parameter in untouched.items())
     proof = dict(QLora().verify(setup).counts)
     assert (proof["linears"], proof["adapters"]) == (12, 12)
+
+
+@pytest.mark.parametrize("others", [(), RUNS["everything"]], ids=["alone", "with the others"])
+@pytest.mark.parametrize("family", EXPERT_FAMILIES)
+def test_head_groups_keep_loss_and_every_gradient(family: str, others: tuple[OptimizationSetting, ...]) -> None:
+    setup = tiny_setup(experts_model(family), LORA, *others, setting("fake_parallel", groups=2))
+    fill_adapters(setup.model)
+    row = random_row(LENGTHS)
+    want_loss, want = plain_loss_and_gradients(plain_adapters(family), row)
+    loss, got = loss_and_gradients(setup, row)
+    assert abs(loss - want_loss) < LOSS_TOLERANCE * want_loss
+    assert_same_gradients(got, want, GRADIENT_TOLERANCE)
+    assert FakeParallel(groups=2).verify(setup).counts == (("modules", 3), ("groups", 2))
+
+
+@pytest.mark.parametrize("family", EXPERT_FAMILIES)
+def test_liger_replaces_norms_and_rope_and_no_experts(family: str) -> None:
+    """The functions are torch's arithmetic behind Liger's signatures (test_liger_ops.py); their norm rounds later."""
+    setup = tiny_setup(experts_model(family), LORA, *RUNS["everything"])
+    fill_adapters(setup.model)
+    liger = Liger(swiglu=False)
+    liger.replace(setup, FUNCTIONS)
+    row = random_row(LENGTHS)
+    want_loss, want = plain_loss_and_gradients(plain_adapters(family), row)
+    try:
+        loss, got = loss_and_gradients(setup, row)
+        evidence = liger.verify(setup)
+    finally:
+        setup.restore()
+    assert abs(loss - want_loss) < LOSS_TOLERANCE * want_loss
+    assert_same_gradients(got, want, 5e-4)
+    norms = 13 if family == "qwen3_moe" else 7
+    assert evidence.claim == f"RMSNorm of {norms} modules, RoPE of 3 modules; not SwiGLU, the loss"
+
+
+def test_swiglu_of_experts_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="no SwiGLU that it knows in Qwen3MoeForCausalLM"):
+        Liger().replace(tiny_setup(experts_model("qwen3_moe"), LORA), FUNCTIONS)
