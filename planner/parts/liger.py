@@ -35,6 +35,18 @@ def liger_effect(ctx: PlanContext, *, rms_norm: bool, swiglu: bool, rope: bool) 
             s, "liger.norm2", "activations", SAVED_BY_MLP, (s.c * s.d + 4) * s.T,
             f"({s.c}d + 4) * T: the MLP norm's input, and 1/rms", source=_SOURCE,
         )  # fmt: skip
+        if ctx.model.qk_norm:
+            width, heads = s.q + s.kv, s.H + ctx.model.num_kv_heads
+            drop += [
+                Drop(key=f"{layers}{key}", formula="no fp32 copy, and none normed for the weights")
+                for key in (".attention.qk_norm", ".trainable.attention.qk_norm")
+                for layers in ("layer", "other_layers")
+            ]
+            drop.append(Drop(key="attention_backward.qk_norm", formula="its gradient is written over what is there"))
+            add += both_layers(
+                s, "attention.liger_qk_norm", "activations", SAVED, (s.c * width + 4 * heads) * s.T,
+                f"({s.c}(q + kv) + 4(H + K)) * T: q and k before norm, and 1/rms", source=_SOURCE,
+            )  # fmt: skip
         drop.append(Drop(key="final_norm", formula="no fp32 copy"))
         drop.append(Drop(key="final_norm.trainable", formula="the weight's gradient is made of the input"))
         add.append(

@@ -51,6 +51,13 @@ RUNS: dict[str, dict[str, Any]] = {
     "bf16 adapters, nothing recomputed": {**BF16, "fused_loss": True, "max_length": 2048},
     "fp32 adapters with autocast, checkpointing": {**FP32, **LEAN, "max_length": 8192},
     "qlora, checkpointing": {**LEAN, "qlora": {"rank": 64}, "max_length": 8192},
+    "fp32 adapters with autocast, nothing recomputed, Liger": {
+        **FP32, "fused_loss": True, "liger": {"swiglu": False}, "max_length": 2048,
+    },
+    "bf16 adapters, head groups, Liger": {
+        **BF16, **LEAN, "gradient_checkpointing": {"save_attention": True}, "fake_parallel": {"groups": 4},
+        "liger": {"swiglu": False}, "max_length": 8192,
+    },
 }  # fmt: skip
 
 
