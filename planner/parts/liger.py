@@ -90,4 +90,4 @@ def _bytes(s: Sizes, rms_norm: bool, swiglu: bool, rope: bool) -> int:
     norms = 2 * s.c * s.d if rms_norm else (4 * s.c + 32) * s.d
     rotation = (2 if rope else 10) * s.c * (s.q + s.kv)
     product = (3 if swiglu else 5) * s.c * s.f
-    return (2 * norms + rotation + product + 6 * s.c * s.d) * s.T
+    return (2 * norms + rotation + product + 6 * s.c * s.d + s.c * s.routed) * s.T

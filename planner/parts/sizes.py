@@ -34,6 +34,7 @@ class Sizes:
     num_lse: int
     linears: Mapping[str, tuple[int, int]]  # name -> (inputs, outputs)
     on_cpu: bool
+    routed: int  # elements a token, read or written to send it to its experts and back
     fuses_gate_up: bool  # the tensor that gate and up are halves of lives as long as either
     rotary: int  # leading entries of a head that RoPE rotates
     sliced_qkv: int  # of the one tensor that q, k and v are slices of, what lives on beside v; 0: each is its own
@@ -42,6 +43,13 @@ class Sizes:
     def is_half(self) -> bool:
         """16-bit compute: fp32 copies are then real tensors, not aliases."""
         return self.c == 2
+
+
+def _routed(model: ModelSpec) -> int:
+    """k copies of a token are gathered, masked, masked again, weighted, put back in order and summed; what makes gate
+    and up of them is masked into a copy (transformers integrations/moe.py, grouped_mm_experts_forward)."""
+    experts = model.experts
+    return 0 if experts is None else experts.num_active * (11 * model.hidden_size + 4 * experts.width)
 
 
 def sizes_of(config: RunConfig, model: ModelSpec, cluster: ClusterSpec, shape: RankShape) -> Sizes:
@@ -62,6 +70,7 @@ def sizes_of(config: RunConfig, model: ModelSpec, cluster: ClusterSpec, shape: R
         num_lse=shape.q_heads * shape.attention_tokens,
         linears=model.linears,
         on_cpu=cluster.gpu.kind == "cpu",
+        routed=_routed(model),
         fuses_gate_up=model.fuses_gate_up,
         rotary=model.rotary_width or model.head_dim,
         # q and k are new tensors after RoPE, and so is v after an exchange of heads

@@ -55,9 +55,9 @@ def model_terms(s: Sizes, num_evaluation_tokens: int) -> tuple[TermSpec, ...]:
 
 def elementwise_bytes(s: Sizes) -> int:
     """Bytes read and written by one forward of one layer outside its matrix products, for T tokens: norms by way of
-    fp32, RoPE, SwiGLU, residual sums."""
+    fp32, RoPE, SwiGLU, residual sums, copies of the tokens for their experts."""
     norms, rope, swiglu, residual = (4 * s.c + 32) * s.d, 10 * s.c * (s.q + s.kv), 5 * s.c * s.f, 6 * s.c * s.d
-    return (2 * norms + rope + swiglu + residual) * s.T
+    return (2 * norms + rope + swiglu + residual + s.c * s.routed) * s.T
 
 
 def base_work(ctx: PlanContext, s: Sizes) -> tuple[Work, ...]:
@@ -77,7 +77,7 @@ def base_work(ctx: PlanContext, s: Sizes) -> tuple[Work, ...]:
         ),
         Work(
             key="memory.layers", kind="memory", amount=3 * s.N * elementwise_bytes(s),
-            formula="3 * N * bytes of norms, RoPE, SwiGLU and sums: forward, and twice that in backward",
+            formula="3 * N * bytes of norms, RoPE, SwiGLU, sums, experts' copies: forward, and twice that in backward",
         ),
         launch_work(
             "overhead.launches", s.N * (LAYER_FORWARD.ns + LAYER_BACKWARD.ns), "operators of N layers, both ways"

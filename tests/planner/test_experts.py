@@ -46,6 +46,17 @@ def test_active_experts_count_in_time() -> None:
     assert work["gemm.forward"] == 2 * model.num_active_linear_parameters * 4096
 
 
+def test_copies_of_tokens_for_their_experts_count_in_time() -> None:
+    """Eleven reads or writes of each of 8 rows of 2,048, four of gate and up, three times a layer, in 2 bytes."""
+
+    def bytes_per_token(model: Any) -> int:
+        work = {item.key: item.amount for item in account_of(LEAN, model=model, max_length=4096).combined.work}
+        return work["memory.layers"] // 4096
+
+    sparse, dense = spec(), spec(mlp_only_layers=list(range(48)), intermediate_size=8 * 768)
+    assert bytes_per_token(sparse) - bytes_per_token(dense) == 3 * 48 * 2 * 8 * (11 * 2048 + 4 * 768)
+
+
 def test_dense_layers_between_sparse_ones_count_as_dense() -> None:
     every = spec(num_hidden_layers=4)
     half = spec(num_hidden_layers=4, decoder_sparse_step=2)
