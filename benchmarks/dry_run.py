@@ -2,8 +2,8 @@
 
     python benchmarks/dry_run.py OUT.csv [MODEL|PRESET ...]        as `longfit verify`, every figure kept
 
-One row for each instant of each configuration, and one for its peak. Needs no GPU and no weights; about three seconds
-of one core a configuration.
+One row for each instant of each configuration, and one for its peak; what OUT.csv has already is neither run again nor
+changed. Needs no GPU and no weights; about three seconds of one core a configuration.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def rows_of(verified: Verified, facts: dict[str, str]) -> list[dict[str, Any]]:
     named = [(difference.instant, difference) for difference in verified.differences]
     return [
         {
-            "family": model.family, "model": model.name, "config": verified.case.title, "max_length": config.max_length,
+            "family": model.family, "model": model.name, "config": verified.case.label, "max_length": config.max_length,
             "instant": name, "planned_bytes": difference.planned_bytes, "dry_run_bytes": difference.dry_run_bytes,
             "error": round(difference.error, 6), "config_hash": config.hash(), **facts,
         }
@@ -36,15 +36,23 @@ def rows_of(verified: Verified, facts: dict[str, str]) -> list[dict[str, Any]]:
 def main(out: str, *names: str) -> int:
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     facts = {**installed(), "commit": commit, "date": datetime.now(UTC).strftime("%Y-%m-%d")}
+    recorded: set[str] = set()
+    if Path(out).exists():
+        with Path(out).open(newline="") as file:
+            recorded = {row["config_hash"] for row in csv.DictReader(file)}
     rows: list[dict[str, Any]] = []
     errors: list[float] = []
-    for verified in verify(cases_of(names)):
+    for verified in verify(tuple(case for case in cases_of(names) if case.resolved.config.hash() not in recorded)):
         rows += rows_of(verified, facts)
         errors.append(abs(verified.peak.error))
-        print(f"{verified.case.resolved.model.name:40} {verified.case.title:52} {verified.peak.error:+.3%}", flush=True)
-    with Path(out).open("w", newline="") as file:
+        print(f"{verified.case.resolved.model.name:40} {verified.case.label:60} {verified.peak.error:+.3%}", flush=True)
+    if not errors:
+        print(f"{out} has all of them")
+        return 0
+    with Path(out).open("a", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
+        if not recorded:
+            writer.writeheader()
         writer.writerows(rows)
     print(f"{len(errors)} configurations: peak {sum(errors) / len(errors):.3%} in the mean, {max(errors):.3%} at worst")
     return 0

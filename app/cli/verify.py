@@ -13,7 +13,8 @@ from app.views.verify_view import summary_text, verified_dict, verified_text
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "names", nargs="*", metavar="MODEL|PRESET",
-        help="models, each with the usual methods, or presets of one GPU; without any, ten models of each family",
+        help="models, each with the usual methods of both engines, or presets of one GPU, each with the engine that a "
+        "run takes; without any, models of every family",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="machine-readable")
 

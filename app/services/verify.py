@@ -1,7 +1,8 @@
 """The closed form of the planner against a dry run of the installed transformers and peft. Used by `longfit verify`.
 
-A case is a resolved configuration on one GPU. The dry run happens in a process of its own (core/verify/worker.py); the
-plan is made here. Both are compared instant by instant, without what is no tensor of the run (cuBLAS workspaces).
+A case is a resolved configuration on one GPU, by the engine that it names: transformers' modules, or the layer engine.
+The dry run happens in a process of its own (core/verify/worker.py); the plan is made here. Both are compared instant by
+instant, without what is no tensor of the run (cuBLAS workspaces).
 """
 
 from __future__ import annotations
@@ -22,13 +23,18 @@ from app.services.resolve import Resolved, resolve
 from core.run.config_file import config_to_yaml
 from core.run.environment import installed_version
 from core.run.interpreter import child_environment, python_argv
+from planner.account import context
+from planner.attention_kernels import KernelName
 from planner.errors import ConfigError, LaunchError
+from planner.layer_policy import FAMILIES
+from planner.parts.layer_engine import kernel_of
 from planner.types import INSTANTS, Instant, Preset
 
 TOLERANCE = 0.005  # of the dry run's peak: what an instant may be off without moving a verdict
 TOLERANCE_BYTES = 64 * 1024**2
 REFERENCE_GPU = "H200"
 REFERENCE_LENGTH = 8192
+LONG = 65536
 REFERENCE_MODELS = (
     "meta-llama/Llama-3.1-8B-Instruct",
     "meta-llama/Llama-3.2-1B-Instruct",
@@ -53,12 +59,43 @@ REFERENCE_METHODS: Mapping[str, Mapping[str, Any]] = {
     "fp32 LoRA with autocast, checkpointing, fused loss": {**_FP32, **_LEAN},
     "fp32 LoRA with autocast, checkpointing, stock loss": {**_FP32, "gradient_checkpointing": True},
 }
+# of the layer engine
+_KEPT: Mapping[str, Any] = {"gradient_checkpointing": {"save_attention": True}, "fused_loss": True}
+LAYER_MODELS = (
+    "meta-llama/Llama-3.1-8B-Instruct",
+    "meta-llama/Llama-3.2-1B-Instruct",
+    "mistralai/Mistral-7B-Instruct-v0.3",
+    "mistralai/Mistral-Nemo-Instruct-2407",
+    "Qwen/Qwen2.5-1.5B-Instruct",
+    "Qwen/Qwen2.5-7B-Instruct",
+    "Qwen/Qwen3-4B",
+    "Qwen/Qwen3-8B",
+)
+LONG_LAYER_MODELS = (
+    "meta-llama/Llama-3.1-8B-Instruct",
+    "mistralai/Mistral-Nemo-Instruct-2407",
+    "Qwen/Qwen2.5-7B-Instruct",
+    "Qwen/Qwen3-8B",
+)
+LAYER_METHODS: Mapping[str, Mapping[str, Any]] = {
+    "bf16 LoRA, attention kept": {**_BF16, **_KEPT},
+    "fp32 LoRA, attention kept": {**_FP32, **_KEPT},
+    "bf16 LoRA, nothing recomputed": {**_BF16, "fused_loss": True},
+    "bf16 LoRA, all layers but one in host memory": {**_BF16, **_KEPT, "checkpoint_offload": {"kept_layers": 1}},
+    "bf16 LoRA, 2 head groups": {**_BF16, **_KEPT, "fake_parallel": {"groups": 2}},
+    "QLoRA, attention kept": {"qlora": {"rank": 64}, **_KEPT},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     title: str  # what is switched on, or the preset's name
     resolved: Resolved
+
+    @property
+    def label(self) -> str:
+        """Title, and the engine where it is not the modules."""
+        return self.title if self.resolved.config.engine == "module" else f"layer engine: {self.title}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,18 +132,20 @@ class Verified:
 
 
 def cases_of(names: Iterable[str]) -> tuple[Case, ...]:
-    """``names`` are presets, or models, each with every reference method; without any, the reference models.
+    """``names`` are presets, each with the engine that a run on its GPU would take, or models, each with every method
+    of both engines; without any, the reference models of both. Methods that this model or machine cannot do are left
+    out: head groups that do not divide its KV heads, QLoRA without bitsandbytes.
 
     Raises: ConfigError for a name that is neither, or a preset of several GPUs.
     """
     presets = {preset.name for preset in list_presets()}
     cases: list[Case] = []
-    for name in tuple(names) or REFERENCE_MODELS:
+    for name in names:
         if name in presets or name.endswith((".yaml", ".yml")):
             cases.append(_preset_case(name))
         else:
-            cases += _model_cases(name)
-    return tuple(cases)
+            cases += [*_module_cases(name), *_layer_cases(name, REFERENCE_LENGTH)]
+    return tuple(cases) or _reference_cases()
 
 
 def verify(cases: tuple[Case, ...]) -> Iterator[Verified]:
@@ -115,7 +154,11 @@ def verify(cases: tuple[Case, ...]) -> Iterator[Verified]:
     Raises: ConfigError for what a run would refuse, LaunchError when the process ends without an answer.
     """
     requests = [
-        {"config": config_to_yaml(case.resolved.config), "model_config": dict(model_config(case.resolved.config.model))}
+        {
+            "config": config_to_yaml(case.resolved.config),
+            "model_config": dict(model_config(case.resolved.config.model)),
+            "kernel": _kernel(case.resolved),
+        }
         for case in cases
     ]
     for case, answer in zip(cases, _answers(requests)):
@@ -162,25 +205,65 @@ def _preset_case(name: str) -> Case:
     return Case(title=preset.name, resolved=_checked(resolved))
 
 
-def _model_cases(name: str) -> list[Case]:
+def _reference_cases() -> tuple[Case, ...]:
+    cases = [case for name in REFERENCE_MODELS for case in _module_cases(name)]
+    cases += [case for name in LAYER_MODELS for case in _layer_cases(name, REFERENCE_LENGTH)]
+    cases += [case for name in LONG_LAYER_MODELS for case in _layer_cases(name, LONG)]
+    return tuple(cases)
+
+
+def _module_cases(name: str) -> list[Case]:
+    return _model_cases(name, REFERENCE_LENGTH, REFERENCE_METHODS, {"engine": "module"})
+
+
+def _layer_cases(name: str, length: int) -> list[Case]:
+    """None for a family that the layer engine does not know."""
+    model, _ = find_model(name)
+    if model.family not in FAMILIES:
+        return []
+    has_bitsandbytes = installed_version("bitsandbytes") is not None
+    methods = {
+        title: values
+        for title, values in LAYER_METHODS.items()
+        if model.num_kv_heads % values.get("fake_parallel", {}).get("groups", 1) == 0
+        and ("qlora" not in values or has_bitsandbytes)
+    }
+    native = model.max_position_embeddings
+    is_scaled = length > max(native, REFERENCE_LENGTH)
+    scaled = {"rope_scaling": {"type": "yarn", "factor": length / native}} if is_scaled else {}
+    return _model_cases(name, length, methods, {"engine": "layer", **scaled})
+
+
+def _model_cases(
+    name: str, length: int, methods: Mapping[str, Mapping[str, Any]], values: Mapping[str, Any]
+) -> list[Case]:  # fmt: skip
     model, location = find_model(name)
     cluster = parse_cluster(REFERENCE_GPU)
-    length = min(REFERENCE_LENGTH, model.max_position_embeddings, model.sliding_window or REFERENCE_LENGTH)
-    cases = []
-    for title, values in REFERENCE_METHODS.items():
-        preset = Preset(
-            name=title, description="",
-            values={"model": location, "max_length": length, "data": {"train": ["random"]}, **values},
-        )  # fmt: skip
-        cases.append(Case(title=title, resolved=_checked(resolve(preset, cluster=cluster))))
-    return cases
+    if "rope_scaling" not in values:
+        length = min(length, model.max_position_embeddings, model.sliding_window or length)
+    run = {"model": location, "max_length": length, "data": {"train": ["random"]}, **values}
+    return [
+        Case(
+            title=title,
+            resolved=_checked(
+                resolve(Preset(name=title, description="", values={**run, **method}), cluster=cluster)
+            ),
+        )
+        for title, method in methods.items()
+    ]  # fmt: skip
 
 
 def _checked(resolved: Resolved) -> Resolved:
-    """At level 1, whose closed form is compared. Raises: ConfigError for what cannot be planned."""
-    resolved = replace(resolved, config=replace(resolved.config, engine="module"))
+    """Raises: ConfigError for what cannot be planned."""
     refuse_errors(plan_resolved(resolved))
     return resolved
+
+
+def _kernel(resolved: Resolved) -> KernelName:
+    """The attention kernel whose scratch the plan counts; for the modules it is torch's, whatever runs."""
+    if resolved.config.engine == "module":
+        return "torch"
+    return kernel_of(context(resolved.config, resolved.model, resolved.cluster, resolved.environment, ()))
 
 
 def _answers(requests: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from app.services.verify import Verified
 
 WARNING = "a plan on these versions may be off"
+ENGINES = {"module": "modules", "layer": "layer engine"}
 
 
 def verified_text(verified: Verified) -> str:
@@ -17,7 +18,8 @@ def verified_text(verified: Verified) -> str:
     config = verified.case.resolved.config
     rows = [(difference.instant.replace("_", " "), difference) for difference in verified.differences]
     lines = [
-        f"{verified.case.resolved.model.name}, {format_count(config.max_length)} tokens: {verified.case.title}",
+        f"{verified.case.resolved.model.name}, {format_count(config.max_length)} tokens, {ENGINES[config.engine]}: "
+        f"{verified.case.title}",
         f"  {'instant':20} {'planned GiB':>12} {'dry run GiB':>12} {'difference':>11}",
     ]
     for name, difference in (*rows, ("peak", verified.peak)):
@@ -33,12 +35,13 @@ def summary_text(all_verified: list[Verified], versions: dict[str, str]) -> str:
     errors = [abs(verified.peak.error) for verified in all_verified]
     off = [verified for verified in all_verified if verified.off]
     installed = ", ".join(f"{name} {version}" for name, version in versions.items())
+    count = f"{len(all_verified)} configuration{'s' if len(all_verified) > 1 else ''}"
     lines = [
-        f"{len(all_verified)} configurations on {installed}: peak off by {100 * sum(errors) / len(errors):.2f} % in "
+        f"{count} on {installed}: peak off by {100 * sum(errors) / len(errors):.2f} % in "
         f"the mean, {100 * max(errors):.2f} % at worst"
     ]
     lines += [
-        f"  off: {verified.case.resolved.model.name}, {verified.case.title}, {difference.instant.replace('_', ' ')} "
+        f"  off: {verified.case.resolved.model.name}, {verified.case.label}, {difference.instant.replace('_', ' ')} "
         f"{_percent(difference.error)}"
         for verified in off
         for difference in verified.off
@@ -56,6 +59,7 @@ def verified_dict(all_verified: list[Verified], versions: dict[str, str]) -> dic
                 "model": verified.case.resolved.model.name,
                 "family": verified.case.resolved.model.family,
                 "title": verified.case.title,
+                "engine": verified.case.resolved.config.engine,
                 "max_length": verified.case.resolved.config.max_length,
                 "config_hash": verified.case.resolved.config.hash(),
                 "peak": _as_dict(verified.peak),

@@ -1,6 +1,7 @@
 """Dry runs in a process of their own: `python -P -m core.verify.worker`. Started by app/services/verify.py.
 
-Input: {"cases": [{"config": run.yaml as text, "model_config": {...}}, ...]}. Output, one line a case, in their order:
+Input: {"cases": [{"config": run.yaml as text, "model_config": {...}, "kernel": "torch"}, ...]}, where the kernel is the
+one that attends, as planner/attention_kernels.py names it. Output, one line a case, in their order:
 {"by_instant": {...}} or {"error": {"what", "why", "fix"}} for what a run would refuse.
 """
 
@@ -29,7 +30,7 @@ def answer(case: Mapping[str, Any]) -> dict[str, Any]:
     from core.verify.dry_run import dry_run
 
     try:
-        found = dry_run(config_from_yaml(case["config"]), case["model_config"])
+        found = dry_run(config_from_yaml(case["config"]), case["model_config"], kernel=case["kernel"])
     except LongfitError as error:
         return {"error": {"what": error.what, "why": error.why, "fix": error.fix}}
     return {"by_instant": dict(found.by_instant)}

@@ -13,25 +13,33 @@ from statistics import mean
 import pytest
 
 from app.services.verify import Verified, cases_of, compare
+from planner.layer_policy import FAMILIES
 
 RECORDED = Path(__file__).parents[2] / "benchmarks" / "results" / "2026-11-29-dry-run.csv"
 
 
 @pytest.fixture(scope="module")
 def verified() -> list[Verified]:
-    by_case: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+    by_case: dict[tuple[str, str, int], dict[str, int]] = defaultdict(dict)
     with RECORDED.open(newline="") as file:
         for row in csv.DictReader(file):
             if row["instant"] != "peak":
-                by_case[row["model"], row["config"]][row["instant"]] = int(row["dry_run_bytes"])
-    cases = {(case.resolved.model.name, case.title): case for case in cases_of(())}
+                key = row["model"], row["config"], int(row["max_length"])
+                by_case[key][row["instant"]] = int(row["dry_run_bytes"])
+    cases = {(case.resolved.model.name, case.label, case.resolved.config.max_length): case for case in cases_of(())}
     assert set(cases) == set(by_case), "record the dry runs again"
     return [compare(case, by_case[key]) for key, case in cases.items()]
 
 
-def test_it_is_forty_configurations_of_six_families_at_least(verified: list[Verified]) -> None:
-    assert len(verified) >= 40
-    assert len({one.case.resolved.model.family for one in verified}) >= 6
+def test_it_is_forty_configurations_of_six_families_at_least_and_all_families_of_the_layer_engine(
+    verified: list[Verified],
+) -> None:
+    by_engine = {
+        engine: [one for one in verified if one.case.resolved.config.engine == engine] for engine in ("module", "layer")
+    }
+    assert len(by_engine["module"]) >= 40
+    assert len({one.case.resolved.model.family for one in by_engine["module"]}) >= 6
+    assert {one.case.resolved.model.family for one in by_engine["layer"]} == set(FAMILIES)
 
 
 def test_peaks_are_within_a_third_of_a_percent_in_the_mean_and_one_at_worst(verified: list[Verified]) -> None:

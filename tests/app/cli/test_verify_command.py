@@ -35,9 +35,11 @@ def test_text_json_and_exit_code(
         assert answer["ok"] is not bool(excess)
         (configuration,) = answer["configurations"]
         assert configuration["family"] == "qwen2"
+        assert configuration["engine"] == "layer"
         assert [found["instant"] for found in configuration["instants"]] == list(INSTANTS)
         assert configuration["peak"]["is_off"] is bool(excess)
     else:
+        assert "Qwen/Qwen2.5-7B-Instruct, 8,192 tokens, layer engine: qwen2.5-7b-8k-1x24g" in out
         assert "layer backward" in out
         assert ("a plan on these versions may be off" in out) == bool(excess)
         assert ("OFF" in out) == bool(excess)

@@ -32,6 +32,14 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "adapters, head groups": ({**ADAPTERS, "gradient_checkpointing": {}, "fake_parallel": {"groups": 2}}, {}),
     "float32, fused loss": ({**ADAPTERS, "fused_loss": {"chunk_tokens": 64}}, {"dtype": "float32"}),
 }
+KEPT = {**ADAPTERS, "gradient_checkpointing": {"save_attention": True}, "tiled_mlp": {"tiles": 2}}
+LAYER_RUNS: dict[str, dict[str, Any]] = {
+    "attention kept": KEPT,
+    "all recomputed": {**ADAPTERS, "gradient_checkpointing": {}, "fused_loss": {"chunk_tokens": 64}},
+    "nothing recomputed": ADAPTERS,
+    "one layer whole": {**KEPT, "gradient_checkpointing": {"save_attention": True, "kept_layers": 1}},
+    "head groups": {**KEPT, "fake_parallel": {"groups": 2}},
+}
 
 
 @contextmanager
@@ -51,6 +59,44 @@ def test_it_allocates_what_the_run_allocates_on_real_tensors(model: dict[str, An
     assert set(dry) == set(real)
     assert set(dry) - {"embedding_backward"} == {*INSTANTS, "middle_layers"} - {"save"}
     assert {phase: dry[phase] - real[phase] for phase in dry} == dict.fromkeys(dry, 0)
+
+
+@pytest.mark.parametrize(("family", "run"), [("llama", "attention kept"), *(("qwen3", run) for run in LAYER_RUNS)])
+def test_the_layer_engine_allocates_what_it_allocates_on_real_tensors(family: str, run: str) -> None:
+    """In float32, where a CPU has the same products as a GPU."""
+    config = run_config(LAYER_RUNS[run], max_length=TOKENS, dtype="float32", engine="layer")
+    shallow = with_depth({"llama": LLAMA, "qwen3": QWEN3}[family], 4)
+    dry, real = depth_peaks(config, shallow), depth_peaks(config, shallow, real_allocations)
+    assert set(dry) == {*INSTANTS, "middle_layers"} - {"save"}
+    assert {phase: dry[phase] - real[phase] for phase in dry} == dict.fromkeys(dry, 0)
+
+
+@pytest.mark.parametrize(
+    "optimizations",
+    [
+        LAYER_RUNS["nothing recomputed"],
+        LAYER_RUNS["one layer whole"],
+        {**KEPT, "checkpoint_offload": {"kept_layers": 1}},
+    ],
+    ids=["nothing recomputed", "one layer whole", "in host memory"],
+)
+def test_two_depths_of_the_layer_engine_tell_any_depth(optimizations: dict[str, Any]) -> None:
+    config = run_config(optimizations, max_length=TOKENS, engine="layer")
+    deep = {**QWEN3, "num_hidden_layers": 8}
+    told, at_depth = dry_run(config, deep).by_instant, depth_peaks(config, deep)
+    assert {instant: told[instant] - at_depth[instant] for instant in told} == dict.fromkeys(told, 0)
+    assert at_depth["middle_layers"] <= max(
+        at_depth[i] for i in ("layer_backward", "attention_backward", "backward_end")
+    )
+
+
+def test_a_kernel_that_sums_heads_in_float32_holds_less_where_heads_are_shared() -> None:
+    """FlashAttention-4 sums dk and dv over query heads, torch makes them for each."""
+    config = run_config({**KEPT, "tiled_mlp": {"tiles": 4}}, max_length=TOKENS, engine="layer")
+    model = {**with_depth(LLAMA, 3), "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 32}
+    summed, each = (depth_peaks(config, model, kernel=kernel)["attention_backward"] for kernel in ("flash4", "torch"))
+    one_head, row_sums = TOKENS * 32, 4 * 16 * TOKENS
+    assert each - summed == 2 * (2 * 16 - 4 * 2) * one_head - row_sums
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,11 @@ BACKWARD = ["layer_backward", "attention_backward", "middle_layers", "backward_e
 EVALUATION = ["evaluation_forward", "evaluation"]
 
 
-def visited(*optimizations: OptimizationSetting) -> list[str]:
+def visited(*optimizations: OptimizationSetting, engine: str = "module") -> list[str]:
     """A training forward and backward, then an evaluation, of three layers."""
     entered: list[str] = []
-    setup = tiny_setup(tiny_model("llama", layers=3, dtype=torch.float32), *optimizations)
-    watch(setup.causal_lm.get_decoder(), entered.append)
+    setup = tiny_setup(tiny_model("llama", layers=3, dtype=torch.float32), *optimizations, engine=engine)
+    watch(setup.causal_lm.get_decoder(), entered.append, engine=setup.layer_engine)
     shard = shard_row(random_row((9, 5)), setup.mesh, CPU)
     forward_loss(setup, shard).backward()
     with torch.no_grad():
@@ -38,6 +38,11 @@ def test_a_backward_goes_from_the_last_layer_to_the_embeddings(checkpointing: tu
 def test_frozen_embeddings_have_no_instant() -> None:
     adapters = setting("lora", rank=2, targets="all-linear")
     assert visited(adapters, setting("gradient_checkpointing")) == [*FORWARD, *BACKWARD, *EVALUATION]
+
+
+def test_the_layer_engine_goes_the_same_way() -> None:
+    adapters = setting("lora", rank=2, targets="all-linear")
+    assert visited(adapters, engine="layer") == [*FORWARD, *BACKWARD, *EVALUATION]
 
 
 def test_the_trainers_meter_begins_the_others() -> None:
