@@ -12,7 +12,7 @@ from typing import Any
 
 from planner.config_fields import positive
 from planner.errors import ConfigError
-from planner.model_shape import Experts
+from planner.model_shape import Experts, ModelSpec
 
 NUM_EXPERTS: Mapping[str, tuple[str, ...]] = {  # model_type -> the key that says how many; saved configs have either
     "qwen2_moe": ("num_experts", "num_local_experts"),
@@ -49,6 +49,12 @@ def experts_from_config(name: str, family: str, config: Mapping[str, Any]) -> Ex
         shared_width=positive(name, config, "shared_expert_intermediate_size") if family == "qwen2_moe" else 0,
         num_layers=num_layers,
     )
+
+
+def num_expert_parameters(model: ModelSpec) -> int:
+    """Of all experts in all layers, without routers and shared experts."""
+    experts = model.experts
+    return 0 if experts is None else experts.num_layers * experts.num_experts * 3 * model.hidden_size * experts.width
 
 
 def _num_sparse_layers(name: str, config: Mapping[str, Any], layers: int) -> int:

@@ -11,7 +11,17 @@ import pytest
 from app.services.planning import refuse_planned_only
 from planner.errors import ConfigError
 from planner.model_spec import model_spec_from_config
-from tests.planner.plans import QWEN_7B, account_of, catalog_model, codes, issue_of, plan_of
+from planner.types import ParallelDegrees
+from tests.planner.plans import (
+    QWEN_7B,
+    account_of,
+    catalog_model,
+    cluster_of,
+    codes,
+    cpu_cluster,
+    issue_of,
+    plan_of,
+)
 
 DATA = Path(__file__).parent.parent / "data"
 QWEN3: dict[str, Any] = json.loads((DATA / "k10_cfg_moe.json").read_text())
@@ -55,6 +65,25 @@ def test_copies_of_tokens_for_their_experts_count_in_time() -> None:
 
     sparse, dense = spec(), spec(mlp_only_layers=list(range(48)), intermediate_size=8 * 768)
     assert bytes_per_token(sparse) - bytes_per_token(dense) == 3 * 48 * 2 * 8 * (11 * 2048 + 4 * 768)
+
+
+def test_experts_are_put_together_in_host_memory_by_every_process() -> None:
+    experts = 48 * 128 * 3 * 2048 * 768
+    for ranks in (1, 2):
+        values: dict[str, Any] = {"model": spec(), "cluster": cluster_of("H200", ranks), "max_length": 4096}
+        plan = plan_of(LEAN, parallel=ParallelDegrees(data=ranks), **values)
+        terms = {term.key: term.bytes for term in plan.host_terms}
+        assert terms["pageable.experts"] == ranks * 2 * experts - terms["pageable.checkpoint"]
+        assert plan.host_bytes >= ranks * 2 * experts
+    assert "pageable.experts" not in {term.key for term in plan_of(LEAN).host_terms}
+
+
+def test_a_cpu_maps_a_checkpoint_of_experts_and_holds_them_beside_it() -> None:
+    values: dict[str, Any] = {"cluster": cpu_cluster(), "max_length": 512, "dtype": "bfloat16"}
+    model = spec(num_hidden_layers=2)
+    terms = {t.key: t.instants for t in plan_of({"lora": {}}, model=model, **values).worst_gpu.allocated.terms}
+    assert "load" in terms["weights.base"]
+    assert "load.file_pages" in terms
 
 
 def test_dense_layers_between_sparse_ones_count_as_dense() -> None:
