@@ -15,7 +15,7 @@ from planner.layer_policy import CARRIED_OUT, layer_engine_obstacle
 from planner.optimization import Optimization, PlanContext, RankShape, Registry, instantiate
 from planner.parallel import padded_length
 from planner.parts import cpu, layer_engine
-from planner.parts.activations import evaluation_terms, saved_terms, transient_terms
+from planner.parts.activations import evaluation_terms, output_norm_terms, saved_terms, transient_terms
 from planner.parts.expert_layer import expert_terms
 from planner.parts.loss import stock_loss_terms, stock_loss_work
 from planner.parts.runtime import allocated_runtime_terms
@@ -103,6 +103,7 @@ def plain_path(ctx: PlanContext) -> PlainPath:
             *model_terms(s, num_evaluation_tokens),
             *saved_terms(s, ctx.model),
             *transient_terms(s),
+            *output_norm_terms(s, ctx.model, accumulates=ctx.config.gradient_accumulation_steps > 1),
             *expert_terms(s, ctx.model.experts, num_evaluation_tokens),
             *evaluation_terms(s, num_evaluation_tokens),
             *stock_loss_terms(s, num_evaluation_tokens),

@@ -12,7 +12,7 @@ from planner.types import ModelSpec, RunConfig
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # whose decoder layers the engine knows, by model_type
 # dense families that train by their own modules only: fake_parallel and liger know exact classes, and none of theirs
-MODULES_ONLY = ("gemma", "phi3", "smollm3")
+MODULES_ONLY = ("gemma", "glm", "glm4", "phi3", "smollm3")
 # optimizations that the engine carries out itself
 CARRIED_OUT = ("gradient_checkpointing", "checkpoint_offload", "fake_parallel", "tiled_mlp", "liger")
 TILE_TOKENS = 8192  # rows of the MLP at a time, unless tiled_mlp says otherwise: products of more are no faster

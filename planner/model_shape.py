@@ -46,6 +46,8 @@ class ModelSpec:
     tower_parameters: int = 0  # of num_parameters: the vision tower and its merger, which text does not pass through
     fuses_qkv: bool = False  # one linear makes q, k and v, which are slices of its output
     fuses_gate_up: bool = False  # one linear makes gate and up, which are the halves of its output
+    norms_outputs: bool = False  # what attention and MLP make is normed too, before it joins the residual stream
+    rotates_pairs: bool = False  # RoPE turns neighbours, with a cosine and sine of its own in each layer
     rotary_width: int | None = None  # leading entries of a head that RoPE rotates; None: all of them
 
     @property

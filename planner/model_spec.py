@@ -30,12 +30,35 @@ class Family:
     is_tied: bool = False  # the head is the embeddings, when tie_word_embeddings is absent
     fuses_qkv: bool = False
     fuses_gate_up: bool = False
+    norms_outputs: bool = False
+    rotates_pairs: bool = False
     rotary_share: float | None = None  # of a head, when partial_rotary_factor is absent; None: all of it, always
 
 
 FAMILIES: Mapping[str, Family] = {
     "gemma": Family(
         qkv_bias=None, qk_norm=False, num_kv_heads=16, max_position_embeddings=8192, head_dim=256, is_tied=True
+    ),
+    "glm": Family(
+        qkv_bias=True,
+        qk_norm=False,
+        num_kv_heads=2,
+        max_position_embeddings=131072,
+        head_dim=128,
+        fuses_gate_up=True,
+        rotates_pairs=True,
+        rotary_share=0.5,
+    ),
+    "glm4": Family(
+        qkv_bias=True,
+        qk_norm=False,
+        num_kv_heads=2,
+        max_position_embeddings=131072,
+        head_dim=128,
+        fuses_gate_up=True,
+        norms_outputs=True,
+        rotates_pairs=True,
+        rotary_share=0.5,
     ),
     "llama": Family(qkv_bias=None, qk_norm=False, num_kv_heads=None, max_position_embeddings=2048),
     "mistral": Family(qkv_bias=False, qk_norm=False, num_kv_heads=8, max_position_embeddings=131072),
@@ -55,6 +78,10 @@ FAMILIES: Mapping[str, Family] = {
     "qwen3_moe": Family(qkv_bias=None, qk_norm=True, num_kv_heads=4, max_position_embeddings=32768),
     "smollm3": Family(qkv_bias=None, qk_norm=False, num_kv_heads=4, max_position_embeddings=32768, is_tied=True),
 }
+
+
+# config keys that say whether q, k and v have biases, o_proj having none
+QKV_BIAS: Mapping[str, str] = {"glm": "attention_bias", "glm4": "attention_bias", "qwen2_moe": "qkv_bias"}
 
 
 NOT_COUNTED: Mapping[str, str] = {  # well-known families, and what of their layers has no formula here
@@ -145,7 +172,7 @@ def _decoder(name: str, family_name: str, config: Mapping[str, Any]) -> ModelSpe
         max_position_embeddings=max(positions, stretched),
         positions_before_scaling=original,
         tie_word_embeddings=flag(name, config, "tie_word_embeddings", default=family.is_tied),
-        qkv_bias=flag(name, config, "qkv_bias", default=qkv_bias) if family_name == "qwen2_moe" else qkv_bias,
+        qkv_bias=flag(name, config, QKV_BIAS[family_name], default=qkv_bias) if family_name in QKV_BIAS else qkv_bias,
         o_bias=attention_bias if family.qkv_bias is None else False,
         mlp_bias=family_name in ("llama", "smollm3") and flag(name, config, "mlp_bias"),
         qk_norm=family.qk_norm,
@@ -155,6 +182,8 @@ def _decoder(name: str, family_name: str, config: Mapping[str, Any]) -> ModelSpe
         experts=experts_from_config(name, family_name, config),
         fuses_qkv=family.fuses_qkv,
         fuses_gate_up=family.fuses_gate_up,
+        norms_outputs=family.norms_outputs,
+        rotates_pairs=family.rotates_pairs,
         rotary_width=_rotary_width(name, family, config, head_dim),
     )
     return replace(spec, num_parameters=count_parameters(spec))
@@ -165,7 +194,7 @@ def count_parameters(spec: ModelSpec) -> int:
     d, q, kv = spec.hidden_size, spec.q_width, spec.kv_width
     embeddings = spec.vocab_size * d * (1 if spec.tie_word_embeddings else 2)
     attention = 2 * d * (q + kv) + spec.qkv_bias * (q + 2 * kv) + spec.o_bias * d
-    norms = 2 * d + spec.qk_norm * 2 * spec.head_dim
+    norms = (4 if spec.norms_outputs else 2) * d + spec.qk_norm * 2 * spec.head_dim
     dense = 3 * d * spec.intermediate_size + spec.mlp_bias * (2 * spec.intermediate_size + d)
     experts, sparse = spec.experts, 0
     if experts is not None:

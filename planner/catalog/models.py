@@ -120,6 +120,7 @@ _GEMMA = {
     "2b": _decoder("gemma", 2048, 16384, 18, 8, 1, 256000, 8192, tied=True, head_dim=256),
     "7b": _decoder("gemma", 3072, 24576, 28, 16, 16, 256000, 8192, tied=True, head_dim=256),
 }
+_GLM4_9B = _decoder("glm4", 4096, 13696, 40, 32, 2, 151552, 32768, head_dim=128, attention_bias=False)
 _PHI4 = _decoder("phi3", 5120, 17920, 40, 40, 10, 100352, 16384)
 _SMOLLM3 = _decoder("smollm3", 2048, 11008, 36, 16, 4, 128256, 65536, tied=True)
 _LLAMA2 = {
@@ -173,6 +174,7 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     **{f"google/gemma-{size}": config for size, config in _GEMMA.items()},
     **{f"google/gemma-1.1-{size}-it": config for size, config in _GEMMA.items()},
     "microsoft/phi-4": _PHI4,
+    "THUDM/GLM-4-9B-0414": _GLM4_9B,
     "HuggingFaceTB/SmolLM3-3B": _SMOLLM3,
     "HuggingFaceTB/SmolLM3-3B-Base": _SMOLLM3,
     "TinyLlama/TinyLlama-1.1B-Chat-v1.0": _decoder("llama", 2048, 5632, 22, 32, 4, 32000, 2048),

@@ -9,6 +9,7 @@ tests/planner/test_against_engine.py.
 from __future__ import annotations
 
 from planner.effects import TermSpec
+from planner.parts.mlp_moments import output_norm_backward, without_adapters
 from planner.parts.sizes import Sizes
 from planner.types import Basis, Instant, ModelSpec, Part
 
@@ -73,6 +74,12 @@ def saved_terms(s: Sizes, model: ModelSpec) -> tuple[TermSpec, ...]:
     else:
         saved("attention.qkv", c * (s.num_q + 2 * s.num_kv), f"{c}(q + 2kv) * T: q and k after RoPE, v")
     saved("attention.output", c * s.num_q + 4 * s.num_lse, f"({c}q + 4H) * T: attention output, log-sum-exp")
+    if model.rotates_pairs:
+        saved("attention.rotation", 2 * c * s.rotary * s.T, f"2 * {c} * {s.rotary} * T: cosine and sine, by pairs")
+    if model.norms_outputs:
+        text = "(4d + 4) * T: what {} made in fp32, and 1/rms"
+        saved("post_norm1", (4 * s.d + 4) * s.T, text.format("attention"), SAVED_BY_MLP)
+        saved("post_norm2", (4 * s.d + 4) * s.T, text.format("the MLP"), SAVED_BY_DOWN)
     if model.qk_norm:
         width, heads = s.q + s.kv, s.H + model.num_kv_heads
         saved("attention.qk_norm", (4 * width + 4 * heads) * s.T, "4(q + kv + H + K) * T: q and k in fp32 before norm")
@@ -83,6 +90,10 @@ def saved_terms(s: Sizes, model: ModelSpec) -> tuple[TermSpec, ...]:
     n = normed_bytes(s, model)
     saved("trainable.norm1", n * s.d * s.T, f"{n}d * T: normed input, for the norm's weight")
     saved("trainable.norm2", n * s.d * s.T, f"{n}d * T: normed input of the MLP, for the norm's weight", SAVED_BY_MLP)
+    if model.norms_outputs:
+        text = f"{n}d * T: what {{}} made, normed, for the norm's weight"
+        saved("trainable.post_norm1", n * s.d * s.T, text.format("attention"), SAVED_BY_MLP)
+        saved("trainable.post_norm2", n * s.d * s.T, text.format("the MLP"), SAVED_BY_DOWN)
     saved("trainable.attention.input", c * s.d * s.T, f"{c}d * T: input of q, k, v")
     saved("trainable.mlp_input", c * s.d * s.T, f"{c}d * T: input of gate and up", SAVED_BY_MLP)
     saved("trainable.mlp_product", c * s.f * s.T, f"{c}f * T: input of down", SAVED_BY_DOWN)
@@ -99,6 +110,22 @@ def _qk_norm_backward(s: Sizes, model: ModelSpec) -> TermSpec:
         key="attention_backward.qk_norm", part="activations", instants=ATTENTION_BACKWARD,
         bytes=max(0, own - kernel),
         formula=f"24q * T: five pieces of q in fp32, and its copy; less {kernel} of the kernel, whose tensors are gone",
+    )  # fmt: skip
+
+
+def output_norm_terms(s: Sizes, model: ModelSpec, *, accumulates: bool) -> tuple[TermSpec, ...]:
+    """Where all is trained: the norm of what the MLP made runs backward while down's input is there, and down's
+    gradient, which other terms count already, is not."""
+    if not model.norms_outputs:
+        return ()
+    beyond = (output_norm_backward(s) + s.c * s.f - without_adapters(s, fuses_swiglu=False)) * s.T
+    to_come = 0 if accumulates else s.c * s.d * s.f
+    return (
+        TermSpec(
+            key="layer_backward.post_norm", part="activations", instants=MLP_BACKWARD, bytes=max(0, beyond - to_come),
+            formula=f"(24d + 4 - 2 * {s.c}f) * T: the last norm's backward in fp32 and down's input, beyond the MLP's"
+            + (f"; less {to_come}, down's gradient" if to_come else ""),
+        ),
     )  # fmt: skip
 
 

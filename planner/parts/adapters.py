@@ -95,7 +95,7 @@ def adapter_effect(ctx: PlanContext, *, rank: int, targets: str, dropout: float,
             ),
             *trained_terms(ctx, "adapters", trained),
             *_saved_by_adapters(ctx, s, names, rank, dropout, element),
-            *_transients_of_adapters(ctx, s, names, element, dropout),
+            *_transients_of_adapters(ctx, s, names, rank, element, dropout),
         ),
         drop=(
             Drop(key="layer_forward.last", formula="replaced by what the adapters hold"),
@@ -108,6 +108,7 @@ def adapter_effect(ctx: PlanContext, *, rank: int, targets: str, dropout: float,
             Drop(key="other_layers.trainable.*", formula="frozen weights need no saved input"),
             Drop(key="logits.trainable_hidden", formula="the head is frozen"),
             Drop(key="final_norm.trainable", formula="the last norm is frozen"),
+            Drop(key="layer_backward.post_norm", formula="replaced by what the adapters hold"),
         ),
         scale=tuple(
             Scale(
@@ -131,7 +132,7 @@ def _saved_by_adapters(
     """Inputs of A and B, dropout masks. A cast to another dtype makes each linear keep a copy of its own."""
     casts = s.is_half and element == 4
     own_copies = casts or dropout > 0
-    saved = 2 if casts and ctx.config.autocast else max(element, s.c)  # bytes of what the product with A saves
+    saved = _saved_element(ctx, element)
     mask = 1 if dropout > 0 else 0
     terms: list[TermSpec] = []
 
@@ -182,20 +183,24 @@ def _saved_by_adapters(
 
 
 def _transients_of_adapters(
-    ctx: PlanContext, s: Sizes, names: tuple[str, ...], element: int, dropout: float
+    ctx: PlanContext, s: Sizes, names: tuple[str, ...], rank: int, element: int, dropout: float
 ) -> list[TermSpec]:
     """What ``base(x) + B(A(x)) * scaling`` holds for a moment in the MLP, in place of the plain path's transients."""
     d, c = s.d, s.c
     recomputes = recomputes_last_layer(ctx)
     names = _at_the_fullest(ctx, names)
     casts = s.is_half and element == 4
-    path = _mlp_path(ctx, names, element, dropout)
+    path = _mlp_path(ctx, names, rank, element, dropout)
     own = without_adapters(s, fuses_swiglu=path.fuses_swiglu)
     last_norm = (2 * c if path.fuses_norm else 16 if s.is_half else 8) * d
+    if ctx.model.norms_outputs:  # what the last norm of the layer saves is not there while its MLP runs
+        last_norm += 4 * d + 4
     if s.fuses_gate_up:
         forward, alone = _of_fused_mlp(ctx, names, casts, last_norm)
     else:
         forward, alone = _of_mlp(ctx, names, casts, last_norm)
+    if ctx.model.norms_outputs:
+        forward -= 4 * d + 4
     tiled = ctx.config.optimization("tiled_mlp")
     if tiled is not None:  # the last layer's MLP runs by tiles in forward too
         forward = max(last_norm, alone // min(tiled.as_dict()["tiles"], s.T) + 2 * c * d)
@@ -262,12 +267,21 @@ def _at_the_fullest(ctx: PlanContext, names: tuple[str, ...]) -> tuple[str, ...]
     return names if ctx.model.experts is None else tuple(name for name in names if name in ATTENTION)
 
 
-def _mlp_path(ctx: PlanContext, names: tuple[str, ...], element: int, dropout: float) -> MlpPath:
+def _saved_element(ctx: PlanContext, element: int) -> int:
+    """Bytes of one element of what the product with A saves."""
+    casts = ctx.sizes.is_half and element == 4
+    return 2 if casts and ctx.config.autocast else max(element, ctx.sizes.c)
+
+
+def _mlp_path(ctx: PlanContext, names: tuple[str, ...], rank: int, element: int, dropout: float) -> MlpPath:
     liger = ctx.config.optimization("liger")
+    product = _saved_element(ctx, element) * (ctx.sizes.f + rank) + (ctx.sizes.f if dropout > 0 else 0)
     return MlpPath(
         adapted=_at_the_fullest(ctx, names), casts=ctx.sizes.is_half and element == 4, autocast=ctx.config.autocast,
         fuses_swiglu=liger is not None and liger.as_dict()["swiglu"] and ctx.model.experts is None,
         fuses_norm=liger is not None and liger.as_dict()["rms_norm"], drops=dropout > 0,
+        norms_output=ctx.model.norms_outputs and ctx.config.optimization("tiled_mlp") is None,  # tiles end before it
+        product=product if "down_proj" in names else 0,
         frees_input=norm_copies_input(ctx) and ctx.config.optimization("checkpoint_offload") is not None,
     )  # fmt: skip
 
@@ -287,7 +301,7 @@ def fullest_moments(ctx: PlanContext) -> tuple[Moment, Moment] | None:
         return None
     knobs = setting.as_dict()
     names = tuple(name for name in target_names(knobs["targets"], ctx.model.linears) if name in ctx.model.linears)
-    return _moments(ctx, _mlp_path(ctx, names, DTYPE_BYTES[knobs["adapter_dtype"]], knobs["dropout"]))
+    return _moments(ctx, _mlp_path(ctx, names, knobs["rank"], DTYPE_BYTES[knobs["adapter_dtype"]], knobs["dropout"]))
 
 
 def _adapter_work(ctx: PlanContext, s: Sizes, names: tuple[str, ...], count: int, element: int) -> tuple[Work, ...]:

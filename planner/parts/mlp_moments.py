@@ -24,6 +24,8 @@ class MlpPath:
     fuses_swiglu: bool  # gate and up are saved, silu(gate) is not, gradients are written over them
     fuses_norm: bool  # the norm saves its input as it is, no fp32 copy
     drops: bool = False  # dropout on the adapters' input
+    norms_output: bool = False  # the norm of what the MLP made runs backward first, and asks first for the recompute
+    product: int = 0  # bytes a token that down's adapter saves of its input
     frees_input: bool = False  # the layer's own is gone after its recompute: no norm saves it, no checkpoint keeps it
 
 
@@ -39,6 +41,11 @@ def without_adapters(s: Sizes, *, fuses_swiglu: bool) -> int:
     return s.c * (s.d + (s.f if fuses_swiglu else 3 * s.f))
 
 
+def output_norm_backward(s: Sizes) -> int:
+    """Backward of the norm of what the MLP made: its input in fp32, five more such pieces, and the gradient."""
+    return (24 + s.c) * s.d + 4
+
+
 def fullest_moment(s: Sizes, path: MlpPath, *, recomputed: bool) -> Moment:
     """``recomputed``: the layer runs forward again in backward."""
     plain = Moment(bytes=without_adapters(s, fuses_swiglu=path.fuses_swiglu), what="gradients of silu(gate) * up")
@@ -52,6 +59,10 @@ def _backward(s: Sizes, path: MlpPath) -> list[Moment]:
     saved = (2 if path.fuses_swiglu else 3) * c * f
     in_fp32 = path.casts and not path.autocast
     moments = []
+    if path.norms_output:
+        size = output_norm_backward(s) + path.product
+        what = "norm of what the MLP made: its input and five more in fp32, down's input"
+        moments.append(Moment(bytes=size, what=what))
     if "down_proj" in path.adapted:
         if in_fp32:
             size, what = 8 * f + 4 * d, "down's input and its gradient in fp32"
@@ -77,7 +88,7 @@ def _recompute(s: Sizes, path: MlpPath) -> list[Moment]:
     adapts_down = "down_proj" in path.adapted
     # what waits: the residual's gradient, and scaled for down's adapter; the residual itself, where a norm copied it
     waits = c * d + (0 if path.fuses_norm or not s.is_half else c * d)
-    if adapts_down:
+    if adapts_down and not path.norms_output:
         waits += 6 * d if in_fp32 else c * d
     own_copies = path.casts or path.drops
     shares_input = not own_copies and {"gate_proj", "up_proj", "gate_up_proj"} & set(
@@ -101,6 +112,8 @@ def _recompute(s: Sizes, path: MlpPath) -> list[Moment]:
         product += (4 + (2 if path.autocast else 0)) * f
     if adapts_down and path.drops:
         product += ((4 if path.casts else c) + 1) * f  # what is left of it, and the mask
-    output = c * d if adapts_down else 0  # of the base
+    output = c * d if adapts_down or path.norms_output else 0  # of the base
+    if adapts_down and path.norms_output:  # the norm after it is still to come: of the base, of B, and scaled
+        output = 10 * d if in_fp32 else 3 * c * d
     moments.append(Moment(bytes=product + waits + output, what="down recomputed: its input and that input's casts"))
     return moments

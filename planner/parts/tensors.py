@@ -80,7 +80,7 @@ def model_groups(model: ModelSpec) -> tuple[Group, ...]:
     ]
     if model.qk_norm:
         groups.append(Group(elements=model.head_dim, count=2 * n))
-    groups.append(Group(elements=d, count=2 * n + 1))
+    groups.append(Group(elements=d, count=(4 if model.norms_outputs else 2) * n + 1))
     rest = model.num_parameters - sum(group.elements * group.count for group in groups)
     if rest > 0:  # of a family with more than these
         groups.append(Group(elements=-(-rest // n), count=n))

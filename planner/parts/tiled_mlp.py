@@ -11,6 +11,7 @@ from planner.effects import Confine, Drop, Effect, Scale, TermSpec, Work
 from planner.optimization import PlanContext
 from planner.parts.activations import MLP_BACKWARD, SAVED_BY_MLP, both_layers
 from planner.parts.adapters import adapter_effect, target_names
+from planner.parts.mlp_moments import output_norm_backward
 from planner.parts.recompute import recomputes_last_layer
 from planner.parts.sizes import evaluation_tokens
 from planner.types import DTYPE_BYTES
@@ -70,8 +71,9 @@ def tiled_mlp_effect(ctx: PlanContext, *, tiles: int) -> Effect:
                 source="core/model/tiled_mlp.py",
             ),
         ),
-        drop=tuple(
-            Drop(key=f"other_layers.{piece}", formula="a layer keeps the MLP's input only") for piece in OF_ONE_TILE
+        drop=(
+            *(Drop(key=f"other_layers.{piece}", formula="a layer keeps the MLP's input only") for piece in OF_ONE_TILE),
+            Drop(key="layer_backward.post_norm", formula="counted beside the tiles"),
         ),
         # where every layer is recomputed, these exist in its backward only already
         confine=()
@@ -104,8 +106,10 @@ def _norm_beyond_tiles(ctx: PlanContext, tiles: int) -> int:
     if liger is not None and liger.as_dict()["rms_norm"]:
         return 0
     rows, (element, trained) = s.c * s.d * s.T, _trained(ctx)
+    in_norm = output_norm_backward(s) if ctx.model.norms_outputs else (20 + s.c) * s.d
     one_tile = (s.c * (6 * s.f + s.d) * s.T + _of_adapters(ctx)) // tiles
-    return max(0, (20 + s.c) * s.d * s.T - (3 * rows - rows // tiles + one_tile + (4 + element) * trained))
+    beside = 2 if ctx.model.norms_outputs else 3  # the MLP's input is there while the norm of its output runs backward
+    return max(0, in_norm * s.T - (beside * rows - rows // tiles + one_tile + (4 + element) * trained))
 
 
 def _of_adapters(ctx: PlanContext) -> int:

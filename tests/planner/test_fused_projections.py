@@ -22,11 +22,26 @@ FUSED: dict[str, dict[str, Any]] = {
         "model_type": "phi3", "hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 3,
         "num_attention_heads": 6, "num_key_value_heads": 6, "vocab_size": 1000, "pad_token_id": 0,
     },
+    "normed outputs": {
+        "model_type": "glm4", "hidden_size": 128, "intermediate_size": 640, "num_hidden_layers": 3, "head_dim": 32,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000, "pad_token_id": 0, "eos_token_id": 1,
+        "attention_bias": True,
+    },
+    "normed outputs, a narrow MLP": {
+        "model_type": "glm4", "hidden_size": 192, "intermediate_size": 384, "num_hidden_layers": 3, "head_dim": 32,
+        "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 1000, "pad_token_id": 0, "eos_token_id": 1,
+        "attention_bias": False, "tie_word_embeddings": True,
+    },
+    "pairs": {
+        "model_type": "glm", "hidden_size": 128, "intermediate_size": 640, "num_hidden_layers": 3, "head_dim": 32,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000, "pad_token_id": 0, "eos_token_id": 1,
+    },
 }  # fmt: skip
 WITHOUT_GROUPS = [name for name, chosen in POLICIES.items() if "fake_parallel" not in chosen]
+SHORT = ("nothing", "both")
 CASES = [
-    *(("grouped heads", policy) for policy in WITHOUT_GROUPS),
-    *(("as many KV heads", p) for p in ("nothing", "both")),
+    *((shape, policy) for shape in ("grouped heads", "normed outputs") for policy in WITHOUT_GROUPS),
+    *((shape, policy) for shape in ("as many KV heads", "normed outputs, a narrow MLP", "pairs") for policy in SHORT),
 ]
 
 
@@ -53,9 +68,10 @@ def test_a_gpu_step_in_bf16(shape: str, method: str, policy: str) -> None:
 
 @pytest.mark.parametrize("policy", TILED)
 @pytest.mark.parametrize("method", METHODS)
-def test_the_fullest_moment_with_the_mlp_by_tiles(method: str, policy: str) -> None:
+@pytest.mark.parametrize("shape", ["grouped heads", "normed outputs"])
+def test_the_fullest_moment_with_the_mlp_by_tiles(shape: str, method: str, policy: str) -> None:
     optimizations, autocast = METHODS[method]
-    measured, planned = compared("grouped heads", optimizations={**optimizations, **TILED[policy]}, autocast=autocast)
+    measured, planned = compared(shape, optimizations={**optimizations, **TILED[policy]}, autocast=autocast)
     assert planned["backward"] == pytest.approx(measured["backward"], rel=0.03)
 
 

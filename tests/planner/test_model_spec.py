@@ -63,6 +63,16 @@ def test_fused_projections_have_the_weights_of_the_separate_ones() -> None:
     assert spec(partial_rotary_factor=0.5).rotary_width is None  # llama's modeling does not read it
 
 
+def test_glm_has_biases_without_one_at_the_output_and_glm4_two_norms_more() -> None:
+    given = {"num_key_value_heads": 2, "head_dim": 16}
+    plain = spec(**given).num_parameters
+    glm, glm4 = spec(model_type="glm", **given), spec(model_type="glm4", attention_bias=False, **given)
+    assert glm.num_parameters == plain + 2 * (64 + 2 * 32)
+    assert glm4.num_parameters == plain + 2 * 2 * 64
+    assert (glm.rotary_width, glm.o_bias, glm4.qkv_bias) == (8, False, False)
+    assert list(glm4.linears) == ["q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"]
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [({"partial_rotary_factor": 0}, "partial_rotary_factor"), ({"partial_rotary_factor": "half"}, "partial_rotary"),

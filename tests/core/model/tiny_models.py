@@ -12,6 +12,10 @@ from torch.nn import functional
 from transformers import (
     GemmaConfig,
     GemmaForCausalLM,
+    Glm4Config,
+    Glm4ForCausalLM,
+    GlmConfig,
+    GlmForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -52,6 +56,8 @@ FAMILIES: dict[str, tuple[type, type]] = {
 }
 MODULE_FAMILIES: dict[str, tuple[type, type]] = {  # by modules only: no head groups, no Liger, no layer engine
     "gemma": (GemmaConfig, GemmaForCausalLM),
+    "glm": (GlmConfig, GlmForCausalLM),
+    "glm4": (Glm4Config, Glm4ForCausalLM),
     "phi3": (Phi3Config, Phi3ForCausalLM),
     "smollm3": (SmolLM3Config, SmolLM3ForCausalLM),
 }
