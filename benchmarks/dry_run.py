@@ -1,4 +1,4 @@
-"""The planner's closed form against dry runs of the installed transformers and peft: ten models of six families.
+"""The planner's closed form against dry runs of the installed transformers and peft: twelve models of eight families.
 
     python benchmarks/dry_run.py OUT.csv [MODEL|PRESET ...]        as `longfit verify`, every figure kept
 

@@ -47,6 +47,7 @@ REFERENCE_MODELS = (
     "HuggingFaceTB/SmolLM3-3B",
     "google/gemma-7b",
     "microsoft/phi-4",
+    "THUDM/GLM-4-9B-0414",
 )
 _BF16: Mapping[str, Any] = {"lora": {"rank": 64, "adapter_dtype": "bfloat16"}}
 _FP32: Mapping[str, Any] = {"lora": {"rank": 64, "adapter_dtype": "float32"}, "autocast": True}
