@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from planner.model_shape import Experts, ModelSpec
 
+ALIGNED = 8  # elements of 16 bits in the 16 bytes that rows of a grouped product start at (torch GroupedMMUtils.h)
+
 
 def planned_only_models(model: ModelSpec, *, method: str = "lora") -> tuple[tuple[str, str, str], ...]:
     """(what, why, fix) of each reason for which a launch refuses to train this model by ``method``, full, lora or
@@ -37,6 +39,14 @@ def _experts(model: ModelSpec, experts: Experts, method: str) -> list[tuple[str,
                 "in time. Its router would train too, and longfit's loss has no balancing loss: without it a router "
                 "sends ever more tokens to ever fewer experts.",
                 "Train adapters: lora, or qlora. Router and experts stay as they are then.",
+            )
+        )
+    if model.hidden_size % ALIGNED or experts.width % ALIGNED:
+        reasons.append(
+            (
+                f"{model.name} has experts of {model.hidden_size} x {experts.width}: it is planned only.",
+                f"torch multiplies grouped rows of whole 16 bytes: widths in 16 bits are multiples of {ALIGNED}.",
+                "Plan it as it is, or choose a model of such widths.",
             )
         )
     if experts.num_layers < model.num_layers:

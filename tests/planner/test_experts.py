@@ -165,3 +165,9 @@ def test_head_groups_and_the_other_kernels_of_liger_are_not_refused() -> None:
     chosen = {**LEAN, "liger": {"swiglu": False}, "fake_parallel": {"groups": 4}}
     plan = plan_of(chosen, model=spec(), max_length=4096)
     assert [issue.code for issue in plan.issues if issue.severity == "error"] == []
+
+
+@pytest.mark.parametrize("changes", [{"hidden_size": 2052}, {"moe_intermediate_size": 764}], ids=["hidden", "expert"])
+def test_widths_that_no_grouped_product_takes_are_planned_only(changes: dict[str, Any]) -> None:
+    issue = issue_of(plan_of(LEAN, model=spec(**changes), max_length=4096), "planned-only")
+    assert "multiples of 8" in issue.why
