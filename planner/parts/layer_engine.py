@@ -8,6 +8,8 @@ at a time; ``engine.`` terms are its own, ``waiting.`` terms those of the layers
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from planner.attention_kernels import KernelName, Version, candidates
 from planner.effects import Drop, Effect, TermSpec, Work
 from planner.layer_policy import LayerPolicy, layer_policies, outputs_wait_on_host, tile_bounds
@@ -29,22 +31,23 @@ _REPLACED_WORK = (
     "memory.layers", "gemm.adapters", "memory.adapters", "overhead.launches", "overhead.adapters", "memory.dequantise"
 )  # fmt: skip
 _BACKWARD: frozenset[Instant] = frozenset({"layer_backward", "attention_backward", "backward_end"})
+_Ranks = Mapping[str, int]  # see _ranks
 LAYER_LAUNCH_NS = 55 * 6_000  # about 55 operators of a layer's forward
 
 
 def layer_engine_effect(ctx: PlanContext) -> Effect:
-    policies = layer_policies(ctx.config, ctx.model)
+    policies, ranks = layer_policies(ctx.config, ctx.model), _ranks(ctx)
     waiting = waiting_of(ctx.sizes, policies)
-    end = _end(ctx, policies, waiting)
+    end = _end(ctx, ranks, policies, waiting)
     return Effect(
-        add=(*waiting_terms(waiting, end), *_working_terms(ctx, policies, end), *_loss_terms(ctx)),
+        add=(*waiting_terms(waiting, end), *_working_terms(ctx, ranks, policies, end), *_loss_terms(ctx)),
         drop=tuple(Drop(key=key, formula="computed by the layer engine") for key in _REPLACED),
-        add_work=_work(ctx, policies),
+        add_work=_work(ctx, ranks, policies),
         drop_work=tuple(Drop(key=key, formula="computed by the layer engine") for key in _REPLACED_WORK),
     )
 
 
-def _end(ctx: PlanContext, policies: tuple[LayerPolicy, ...], waiting: tuple[Waiting, ...]) -> Moment:
+def _end(ctx: PlanContext, ranks: _Ranks, policies: tuple[LayerPolicy, ...], waiting: tuple[Waiting, ...]) -> Moment:
     """The fullest moment of the lowest two layers: the second one's MLP or attention, beside what the first one waits
     with, or the first one's MLP, beside one layer's gradients more. Its input needs no gradient: its attention holds
     less."""
@@ -52,9 +55,9 @@ def _end(ctx: PlanContext, policies: tuple[LayerPolicy, ...], waiting: tuple[Wai
 
     def held(moment: Moment) -> int:
         part, policy = _mlp_bytes if moment.part == "mlp" else _attention_bytes, policies[moment.layer]
-        adapters = _adapter_bytes(ctx, moment.part)[0] - moment.layer * element * parameters
+        adapters = _adapter_bytes(ctx, ranks, moment.part)[0] - moment.layer * element * parameters
         waits = sum(kind.one * kind.layers_at(moment) for kind in waiting)
-        made = part(ctx, policy)[0] + _recomputed_output_bytes(ctx.sizes, policy)[0]
+        made = part(ctx, ranks, policy)[0] + _recomputed_output_bytes(ctx.sizes, policy)[0]
         return made + adapters + waits + _dequantised_bytes(ctx, moment.part)[0]
 
     moments = [Moment(layer=0, part="mlp")]
@@ -63,7 +66,7 @@ def _end(ctx: PlanContext, policies: tuple[LayerPolicy, ...], waiting: tuple[Wai
     return max(moments, key=held)
 
 
-def _working_terms(ctx: PlanContext, policies: tuple[LayerPolicy, ...], end: Moment) -> list[TermSpec]:
+def _working_terms(ctx: PlanContext, ranks: _Ranks, policies: tuple[LayerPolicy, ...], end: Moment) -> list[TermSpec]:
     """The layer at work, by the policy of the last one: the first to run backward; at the end by that of its own."""
     s, c, policy = ctx.sizes, ctx.sizes.c, policies[-1]
     terms: list[TermSpec] = []
@@ -73,8 +76,8 @@ def _working_terms(ctx: PlanContext, policies: tuple[LayerPolicy, ...], end: Mom
             TermSpec(key=key, part=part, instants=instants, bytes=size, formula=formula, source=SOURCE)
         )  # fmt: skip
 
-    add("engine.forward", frozenset({"layer_forward"}), *_forward_bytes(ctx, policies))
-    add("engine.evaluation", frozenset({"evaluation_forward"}), *_evaluation_bytes(ctx, policy))
+    add("engine.forward", frozenset({"layer_forward"}), *_forward_bytes(ctx, ranks, policies))
+    add("engine.evaluation", frozenset({"evaluation_forward"}), *_evaluation_bytes(ctx, ranks, policy))
     add(
         "engine.residual", _BACKWARD, c * (s.d * s.T + s.num_q),
         f"{c}(d + q) * T: gradients of the residual and of attention's output",
@@ -85,10 +88,10 @@ def _working_terms(ctx: PlanContext, policies: tuple[LayerPolicy, ...], end: Mom
     )  # fmt: skip
     for instant, of, name in moments:
         at = frozenset({instant})
-        add(f"engine.{instant}.layer", at, *(_mlp_bytes if name == "mlp" else _attention_bytes)(ctx, of))
+        add(f"engine.{instant}.layer", at, *(_mlp_bytes if name == "mlp" else _attention_bytes)(ctx, ranks, of))
         output, text = _recomputed_output_bytes(s, of)
         add(f"engine.{instant}.output", at, output, text)
-        add(f"engine.{instant}.adapters", at, *_adapter_bytes(ctx, name), "adapters")
+        add(f"engine.{instant}.adapters", at, *_adapter_bytes(ctx, ranks, name), "adapters")
         add(f"engine.{instant}.dequantised", at, *_dequantised_bytes(ctx, name), "weights")
     # gradients at the end are counted without those of num_inputs_at_end layers
     if end.layer + 1 < num_inputs_at_end(ctx.config, ctx.model) and ctx.config.gradient_accumulation_steps == 1:
@@ -100,20 +103,20 @@ def _working_terms(ctx: PlanContext, policies: tuple[LayerPolicy, ...], end: Mom
     return terms
 
 
-def _forward_bytes(ctx: PlanContext, policies: tuple[LayerPolicy, ...]) -> tuple[int, str]:
+def _forward_bytes(ctx: PlanContext, ranks: _Ranks, policies: tuple[LayerPolicy, ...]) -> tuple[int, str]:
     """The fullest of the last layer's attention, its MLP, and the last norm."""
-    s, c, policy, ranks = ctx.sizes, ctx.sizes.c, policies[-1], _ranks(ctx)
+    s, c, policy = ctx.sizes, ctx.sizes.c, policies[-1]
     rows = _tile_rows(s.T, policy)
     embeddings = c * s.d * s.T if policies[0].offloads else 0  # else they are the first layer's input, which waits
     output = _recomputed_output_bytes(s, policy)[0]
     in_mlp = c * s.d * s.T + (c * s.f if policy.keeps_products else c * (s.d + 3 * s.f)) * rows + output
-    in_mlp += _opened_bytes(ctx, "mlp")
+    in_mlp += _opened_bytes(ctx, ranks, "mlp")
     copied = s.num_q if policy.head_groups > 1 else 0  # a group's output, on its way into the whole one
     own_mlp = c * (s.d + 2 * s.f) * s.T if policy.keeps_products else 0  # counted as waiting, made behind attention
     heads = (s.num_q + 2 * s.num_kv + copied + _normed_heads(ctx)) // policy.head_groups
     if policy.keeps_products:
         heads = s.num_q + s.num_kv
-    in_attention = c * ((s.d + ranks["qkv"]) * s.T + heads) + _opened_bytes(ctx, "attention") + output - own_mlp
+    in_attention = c * ((s.d + ranks["qkv"]) * s.T + heads) + _opened_bytes(ctx, ranks, "attention") + output - own_mlp
     in_norm = 2 * c * s.d * s.T
     return embeddings + max(in_mlp, in_attention, in_norm), (
         f"{embeddings}: embeddings; and the largest of {in_mlp}: y, and h, gate, up and their product of R = {rows} "
@@ -122,15 +125,15 @@ def _forward_bytes(ctx: PlanContext, policies: tuple[LayerPolicy, ...]) -> tuple
     )
 
 
-def _evaluation_bytes(ctx: PlanContext, policy: LayerPolicy) -> tuple[int, str]:
-    s, c, ranks, tokens = ctx.sizes, ctx.sizes.c, _ranks(ctx), evaluation_tokens(ctx)
+def _evaluation_bytes(ctx: PlanContext, ranks: _Ranks, policy: LayerPolicy) -> tuple[int, str]:
+    s, c, tokens = ctx.sizes, ctx.sizes.c, evaluation_tokens(ctx)
     rows = _tile_rows(tokens, policy)
     output, copied = c * s.q + 4 * s.H, s.num_q if policy.head_groups > 1 else 0
     in_mlp = (c * s.d + output) * tokens + c * (s.d + 3 * s.f) * rows
-    in_mlp += _opened_bytes(ctx, "mlp")
+    in_mlp += _opened_bytes(ctx, ranks, "mlp")
     in_attention = (c * (s.d + ranks["qkv"] + (s.q + 2 * s.kv) // policy.head_groups) + output) * tokens
     in_attention += c * ((copied + _normed_heads(ctx)) // policy.head_groups) * tokens // s.T
-    in_attention += _opened_bytes(ctx, "attention")
+    in_attention += _opened_bytes(ctx, ranks, "attention")
     return 2 * c * s.d * tokens + max(in_mlp, in_attention), (
         f"2 * {c}d * {tokens} tokens: embeddings, layer input; and the larger of {in_mlp}: y, attention's output, h, "
         f"gate, up, product of {rows} rows, and {in_attention}: normed input, q, k, v, attention's output; with A, B "
@@ -144,17 +147,16 @@ def _recomputed_output_bytes(s: Sizes, policy: LayerPolicy) -> tuple[int, str]:
     return s.c * s.num_q + 4 * s.num_lse, f"({s.c}q + 4H) * T: attention's output, recomputed"
 
 
-def _opened_bytes(ctx: PlanContext, part: LayerPart) -> int:
+def _opened_bytes(ctx: PlanContext, ranks: _Ranks, part: LayerPart) -> int:
     """What a forward makes of the weights it multiplies by: A and B in the compute dtype, W where it is in 4 bits."""
-    ranks = _ranks(ctx)
     in_qkv = ranks["qkv_parameters"]
     adapters = in_qkv if part == "attention" else ranks["parameters"] - in_qkv
     return ctx.sizes.c * adapters + _dequantised_bytes(ctx, part)[0]
 
 
-def _adapter_bytes(ctx: PlanContext, part: LayerPart) -> tuple[int, str]:
+def _adapter_bytes(ctx: PlanContext, ranks: _Ranks, part: LayerPart) -> tuple[int, str]:
     """Copies and gradients of the adapters of the layer at work."""
-    c, ranks = ctx.sizes.c, _ranks(ctx)
+    c = ctx.sizes.c
     copies, in_qkv = ranks["parameters"], ranks["qkv_parameters"]
     if part == "mlp":
         text = f"({c} + 6) * {copies}: A and B of one layer in the compute dtype, gradients in fp32, the scaled ones"
@@ -173,9 +175,9 @@ def _dequantised_bytes(ctx: PlanContext, part: LayerPart) -> tuple[int, str]:
     return s.c * s.d * (s.q + 2 * s.kv), f"{s.c}d(q + 2kv): W of q, k, v"
 
 
-def _mlp_bytes(ctx: PlanContext, policy: LayerPolicy) -> tuple[int, str]:
+def _mlp_bytes(ctx: PlanContext, ranks: _Ranks, policy: LayerPolicy) -> tuple[int, str]:
     """What one tile of the MLP's backward makes."""
-    s, c, ranks = ctx.sizes, ctx.sizes.c, _ranks(ctx)
+    s, c = ctx.sizes, ctx.sizes.c
     rows = _tile_rows(s.T, policy)
     per_row = c * (s.d + s.f if policy.keeps_products else 2 * s.d + 3 * s.f)
     narrow = c * (ranks["o"] + ranks["gate_up"] + 2 * ranks["down"])
@@ -183,9 +185,9 @@ def _mlp_bytes(ctx: PlanContext, policy: LayerPolicy) -> tuple[int, str]:
     return (per_row + narrow) * rows, f"({per_row} + {narrow}) * R, R = {rows}: {made}; x A^T and its gradients"
 
 
-def _attention_bytes(ctx: PlanContext, policy: LayerPolicy) -> tuple[int, str]:
+def _attention_bytes(ctx: PlanContext, ranks: _Ranks, policy: LayerPolicy) -> tuple[int, str]:
     """What attention's backward makes, head group by head group."""
-    s, c, ranks = ctx.sizes, ctx.sizes.c, _ranks(ctx)
+    s, c = ctx.sizes, ctx.sizes.c
     group, scratch = _group_bytes(ctx, policy)
     dn = c * s.d * s.T
     grouped = policy.head_groups > 1
@@ -248,7 +250,7 @@ def _loss_terms(ctx: PlanContext) -> tuple[TermSpec, ...]:
     )  # fmt: skip
 
 
-def _work(ctx: PlanContext, policies: tuple[LayerPolicy, ...]) -> tuple[Work, ...]:
+def _work(ctx: PlanContext, ranks: _Ranks, policies: tuple[LayerPolicy, ...]) -> tuple[Work, ...]:
     s, c = ctx.sizes, ctx.sizes.c
     recomputed = sum(not policy.keeps_products for policy in policies)
     attends_again = sum(not policy.keeps_attention for policy in policies)
@@ -256,7 +258,6 @@ def _work(ctx: PlanContext, policies: tuple[LayerPolicy, ...]) -> tuple[Work, ..
     products = s.d * (s.q + 2 * s.f) + again  # q, k, v, o, gate, up: all but down
     norms = 2 * 2 * c * s.d + 2 * c * (s.q + s.kv) + 2 * c * s.d  # two norms, RoPE, the residual sum behind attention
     forward, backward = norms + 3 * c * s.f, 3 * norms + 6 * c * s.f
-    ranks = _ranks(ctx)
     passes = 3 * s.N + recomputed  # forward, recompute; dx and dW
     # x A^T and dy B read every input and output once; B's share of q, k, v, o and down is added to what is written
     widths = ranks["inputs"] + ranks["outputs"]
@@ -314,7 +315,7 @@ def _tile_rows(num_tokens: int, policy: LayerPolicy) -> int:
     return end - start
 
 
-def _ranks(ctx: PlanContext) -> dict[str, int]:
+def _ranks(ctx: PlanContext) -> _Ranks:
     """Ranks that share an input, by input; parameters, inputs and outputs of one layer's adapters."""
     setting = ctx.config.optimization("lora") or ctx.config.optimization("qlora")
     assert setting is not None, "planner/layer_policy.py refuses a run without adapters"
