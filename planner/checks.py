@@ -43,6 +43,7 @@ def collect_issues(ctx: PlanContext, optimizations: Sequence[Optimization]) -> t
         *_precision(ctx),
         *_engine(ctx),
         *update_issues(ctx),
+        *_experts(ctx),
         *_planned_only(ctx, optimizations),
         *(issue for optimization in optimizations for issue in optimization.check(ctx)),
     ]
@@ -85,6 +86,32 @@ def _engine(ctx: PlanContext) -> list[Issue]:
             why=f"The layer engine, which is faster and leaner, cannot: {obstacle}.",
         )
     ]  # fmt: skip
+
+
+def _experts(ctx: PlanContext) -> list[Issue]:
+    """What adapters leave alone in a mixture of experts, and the GPUs whose products of experts are planned."""
+    issues, gpu = [], ctx.cluster.gpu
+    if ctx.model.experts is None:
+        return []
+    if gpu.kind == "cuda" and (gpu.compute_capability or (0, 0)) < (8, 0):
+        issues.append(
+            Issue(
+                code="experts-device", severity="error",
+                what=f"{ctx.model.name} is a mixture of experts, and {gpu.name} has no grouped products.",
+                why="torch has them from compute capability 8.0 on; what stands in for them below makes gradients of "
+                "frozen experts, which no plan counts.",
+                fix="Use an Ampere or newer GPU, or a dense model.",
+            )
+        )  # fmt: skip
+    if ctx.config.method != "full":
+        issues.append(
+            Issue(
+                code="experts-frozen", severity="info", what="Router and experts stay as they are.",
+                why=f"Adapters cover {', '.join(ctx.model.linears)}: experts are three-dimensional parameters, which "
+                "PEFT reaches by target_parameters only, and which qlora leaves in 16 bits.",
+            )
+        )  # fmt: skip
+    return issues
 
 
 def _dtype(ctx: PlanContext) -> list[Issue]:

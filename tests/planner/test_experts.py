@@ -123,6 +123,7 @@ def test_adapters_reach_the_linears_that_a_layer_has_and_the_plan_says_so() -> N
     adapters = next(term for term in plan.worst_gpu.allocated.terms if term.key == "weights.adapters")
     assert adapters.bytes == 4 * 48 * 64 * (2 * (2048 + 4096) + 2 * (2048 + 512))
     assert "lora-targets" not in codes(plan)
+    assert "Adapters cover q_proj, k_proj, v_proj, o_proj:" in issue_of(plan, "experts-frozen").why
 
 
 def test_four_bit_storage_leaves_experts_in_16_bits() -> None:
@@ -171,3 +172,10 @@ def test_head_groups_and_the_other_kernels_of_liger_are_not_refused() -> None:
 def test_widths_that_no_grouped_product_takes_are_planned_only(changes: dict[str, Any]) -> None:
     issue = issue_of(plan_of(LEAN, model=spec(**changes), max_length=4096), "planned-only")
     assert "multiples of 8" in issue.why
+
+
+def test_gpus_without_grouped_products_are_refused() -> None:
+    values: dict[str, Any] = {"model": spec(), "max_length": 1024, "dtype": "float16"}
+    old = plan_of({"qlora": {}, "gradient_checkpointing": {}}, cluster=cluster_of("T4"), **values)
+    assert issue_of(old, "experts-device").severity == "error"
+    assert "experts-device" not in codes(plan_of({"qlora": {}}, cluster=cluster_of("A100-80G"), **values))

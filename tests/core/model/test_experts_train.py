@@ -184,3 +184,19 @@ def test_liger_replaces_norms_and_rope_and_no_experts(family: str) -> None:
 def test_swiglu_of_experts_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="no SwiGLU that it knows in Qwen3MoeForCausalLM"):
         Liger().replace(tiny_setup(experts_model("qwen3_moe"), LORA), FUNCTIONS)
+
+
+@pytest.mark.parametrize("family", EXPERT_FAMILIES)
+def test_float32_adapters_over_sixteen_bit_experts_train_with_and_without_autocast(family: str) -> None:
+    row = random_row(LENGTHS)
+    exact, _ = plain_loss_and_gradients(plain_adapters(family), row)
+    for autocast in (False, True):
+        setup = tiny_setup(
+            experts_model(family, dtype=torch.bfloat16), LORA, *RUNS["everything"], adapter_dtype=torch.float32,
+            dtype="bfloat16", autocast=autocast,
+        )  # fmt: skip
+        fill_adapters(setup.model)
+        loss, got = loss_and_gradients(setup, row)
+        assert abs(loss - exact) < 2e-2 * exact
+        assert {gradient.dtype for gradient in got.values()} == {torch.float32}
+        assert all(gradient.any() for gradient in got.values())
