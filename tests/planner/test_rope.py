@@ -37,6 +37,23 @@ def test_a_scaling_that_is_not_needed_is_said_to_cost_for_nothing() -> None:
     assert issue.fix == "Leave it out."
 
 
+def test_phi4_takes_no_scaling_from_a_preset_and_is_not_advised_one() -> None:
+    phi4 = catalog_model("microsoft/phi-4")
+    refused = issue_of(plan_of(model=phi4, max_length=8192, rope_scaling=scaled(4.0)), "rope-scaling")
+    assert (refused.severity, refused.suggestion) == ("error", (("rope_scaling", None),))
+    assert "no other RoPE scaling for Phi-3 and Phi-4 than longrope" in refused.why
+    beyond = issue_of(plan_of(model=phi4, max_length=16385), "length-beyond-model")
+    assert beyond.fix == "Set max_length: 16384, or choose a model with more positions."
+    assert beyond.suggestion == ()
+
+
+def test_longrope_reaches_the_positions_that_the_config_says() -> None:
+    scaling = {"type": "su", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    given = {**TINY, "model_type": "phi3", "original_max_position_embeddings": 1024, "rope_scaling": scaling}
+    model = model_spec_from_config("mini", given)
+    assert (model.max_position_embeddings, model.positions_before_scaling) == (4096, 1024)
+
+
 def test_a_preset_replaces_the_scaling_that_a_model_brought_along() -> None:
     """Llama 3.1 has 131,072 positions, made of 8,192: a factor of 4 would leave it fewer than it had."""
     assert (LLAMA.original_positions, LLAMA.max_position_embeddings) == (8192, 131072)
