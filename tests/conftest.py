@@ -4,10 +4,23 @@ way, and sums are formed in the same order everywhere."""
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_function_of_transformers_stays_replaced() -> Iterator[None]:
+    """RoPE that `liger` replaced is that of the whole process: what a test forgets to take back breaks another file."""
+    yield
+    for name, module in list(sys.modules.items()):
+        is_modeling = name.startswith("transformers.models.") and ".modeling_" in name
+        rope = vars(module).get("apply_rotary_pos_emb") if is_modeling else None
+        if rope is not None and not rope.__module__.startswith("transformers."):
+            pytest.fail(f"{name}.apply_rotary_pos_emb is still {rope.__module__}.{rope.__qualname__}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

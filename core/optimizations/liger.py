@@ -104,16 +104,18 @@ class Liger:
         from planner.errors import ConfigError
 
         done = replace_ops(setup.causal_lm, self.ops, functions)
-        setup.undo += done.undo
-        setup.liger = done
         missing = [TITLES[op] for op in self.ops if not done.replaced[op]]
         if missing:
+            for undo in reversed(done.undo):  # RoPE's function is this process's
+                undo()
             raise ConfigError(
                 f"liger finds no {' and no '.join(missing)} that it knows in {type(setup.causal_lm).__name__}.",
                 why="It replaces exact classes of Llama, Mistral, Qwen2, Qwen3 and their mixtures of experts only, and "
                 "never by guess; no experts.",
                 fix="Remove liger, or switch these ops off.",
             )
+        setup.undo += done.undo
+        setup.liger = done
 
     def verify(self, setup: TrainingSetup) -> Evidence:
         done = setup.liger

@@ -133,18 +133,20 @@ def depth_peaks(
                 vocab_size=spec.vocab_size, mesh=mesh,
             )  # fmt: skip
 
-        Trainer(
-            setup,
-            optimizer=optimizer,
-            batches=rows(config.per_device_train_batch_size, config.gradient_accumulation_steps),
-            eval_batches=rows(config.per_device_eval_batch_size, 1, kind=OneRange),
-            registry=registry,
-            saver=NothingSaved(),
-            channel=NullChannel(),
-            meter=meter,
-            open_reports=lambda step: Reports((), Path(), {}, first_step=step, warn=lambda message: None),
-        ).run()
-        setup.restore()
+        try:
+            Trainer(
+                setup,
+                optimizer=optimizer,
+                batches=rows(config.per_device_train_batch_size, config.gradient_accumulation_steps),
+                eval_batches=rows(config.per_device_eval_batch_size, 1, kind=OneRange),
+                registry=registry,
+                saver=NothingSaved(),
+                channel=NullChannel(),
+                meter=meter,
+                open_reports=lambda step: Reports((), Path(), {}, first_step=step, warn=lambda message: None),
+            ).run()
+        finally:
+            setup.restore()
     return live.peaks
 
 

@@ -78,14 +78,17 @@ def step_peaks(
     static = [*setup.model.parameters(), *setup.model.buffers(), *states]
     mode = LiveBytes([*static, row.input_ids, row.labels, row.position_ids])
     replaced = patch.object(core.loss.chunked, "cross_entropy_", loss_allocations.cross_entropy_)
-    with mode, replaced if as_cuda else nullcontext():
-        step()
-        enter("evaluation")
-        with torch.no_grad():
-            shard = shard_row(row, setup.mesh, CPU)
-            setup.loss = PositionLoss(setup.loss, position_edges(tokens), CPU)
-            setup.loss.position_ids = shard.position_ids
-            forward_loss(setup, shard)
+    try:
+        with mode, replaced if as_cuda else nullcontext():
+            step()
+            enter("evaluation")
+            with torch.no_grad():
+                shard = shard_row(row, setup.mesh, CPU)
+                setup.loss = PositionLoss(setup.loss, position_edges(tokens), CPU)
+                setup.loss.position_ids = shard.position_ids
+                forward_loss(setup, shard)
+    finally:
+        setup.restore()  # liger has replaced a function of this process
     return mode.peaks
 
 

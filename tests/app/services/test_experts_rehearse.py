@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -71,7 +72,8 @@ def test_full_fine_tuning_is_not_rehearsed(preset: Preset) -> None:
 def test_longfit_train_ends_with_a_checkpoint(preset: Preset, tmp_path: Path) -> None:
     model, runs = preset.values["model"], tmp_path / "runs"
     shape = json.dumps({**TINY, "vocab_size": 512})
-    subprocess.run([sys.executable, "-c", SAVE, model, shape], check=True, capture_output=True)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    subprocess.run([sys.executable, "-c", SAVE, model, shape], check=True, capture_output=True, env=environment)
     file = tmp_path / "experts.yaml"
     file.write_text(json.dumps({"name": "experts", "hardware": {"gpu": "cpu"}, **preset.values}))  # JSON is YAML
     argv = [sys.executable, "-m", "app.cli.main", "train", str(file), "--yes", "--runs-dir", str(runs)]

@@ -9,6 +9,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.models.qwen3_moe import modeling_qwen3_moe
 
 from core.model.load import implementations
 from core.model.nf4 import dequantised
@@ -184,6 +185,7 @@ def test_liger_replaces_norms_and_rope_and_no_experts(family: str) -> None:
 def test_swiglu_of_experts_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="no SwiGLU that it knows in Qwen3MoeForCausalLM"):
         Liger().replace(tiny_setup(experts_model("qwen3_moe"), LORA), FUNCTIONS)
+    assert modeling_qwen3_moe.apply_rotary_pos_emb.__module__ == modeling_qwen3_moe.__name__  # nothing is left behind
 
 
 @pytest.mark.parametrize("family", EXPERT_FAMILIES)
