@@ -98,10 +98,13 @@ def test_ctrl_c_detaches_says_so_and_leaves_the_run_alone(start, longfit, monkey
                 done.wait(10)
 
     threading.Thread(target=press).start()
+    # as in a terminal: a shell starts what it puts in the background, these tests too, with the signal ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         code, _, err = longfit("attach", run.id)
     finally:
         done.set()
+        signal.signal(signal.SIGINT, before)
     assert code == 130
     assert "the run goes on" in err
     step = read_state(run).step
