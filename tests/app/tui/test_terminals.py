@@ -189,7 +189,7 @@ async def test_a_narrow_comparison_shows_its_panes_by_tabs(services, run_dir):
     app = LongfitApp(services, preset=PRESET, run_dir=run_dir)
     async with app.run_test(size=(60, 20)) as pilot:
         app.push_screen(CompareScreen(run_dir, run_dir))
-        await pilot.pause(0.4)
+        await drawn(pilot)
         assert "first solid" in screen_text(app)
         app.screen.query_one("PaneTabs").focus()
         await pilot.press("right")
