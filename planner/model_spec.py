@@ -35,31 +35,23 @@ class Family:
     rotary_share: float | None = None  # of a head, when partial_rotary_factor is absent; None: all of it, always
 
 
+_GLM = Family(
+    qkv_bias=True,
+    qk_norm=False,
+    num_kv_heads=2,
+    max_position_embeddings=131072,
+    head_dim=128,
+    fuses_gate_up=True,
+    rotates_pairs=True,
+    rotary_share=0.5,
+)
+
 FAMILIES: Mapping[str, Family] = {
     "gemma": Family(
         qkv_bias=None, qk_norm=False, num_kv_heads=16, max_position_embeddings=8192, head_dim=256, is_tied=True
     ),
-    "glm": Family(
-        qkv_bias=True,
-        qk_norm=False,
-        num_kv_heads=2,
-        max_position_embeddings=131072,
-        head_dim=128,
-        fuses_gate_up=True,
-        rotates_pairs=True,
-        rotary_share=0.5,
-    ),
-    "glm4": Family(
-        qkv_bias=True,
-        qk_norm=False,
-        num_kv_heads=2,
-        max_position_embeddings=131072,
-        head_dim=128,
-        fuses_gate_up=True,
-        norms_outputs=True,
-        rotates_pairs=True,
-        rotary_share=0.5,
-    ),
+    "glm": _GLM,
+    "glm4": replace(_GLM, norms_outputs=True),
     "llama": Family(qkv_bias=None, qk_norm=False, num_kv_heads=None, max_position_embeddings=2048),
     "mistral": Family(qkv_bias=False, qk_norm=False, num_kv_heads=8, max_position_embeddings=131072),
     "mixtral": Family(qkv_bias=False, qk_norm=False, num_kv_heads=8, max_position_embeddings=131072),

@@ -13,6 +13,7 @@ from planner.optimization import PlanContext, RankShape, knob
 from planner.parallel import is_legal_ulysses_degree
 from planner.parts.head_groups import head_groups_effect
 from planner.types import Issue
+from planner.update_checks import refusal
 
 if TYPE_CHECKING:
     from core.train.setup import TrainingSetup
@@ -37,11 +38,10 @@ class FakeParallel:
         issues: list[Issue] = []
         if ctx.model.family in MODULES_ONLY:
             issues.append(
-                Issue(
-                    code="fake-parallel-family", severity="error",
-                    what=f"fake_parallel does not know the attention of {ctx.model.family}.",
-                    why=f"It rearranges the forward of exact classes: those of {', '.join(FAMILIES)}.",
-                    fix="Remove fake_parallel.", suggestion=(("fake_parallel", None),),
+                refusal(
+                    "fake-parallel-family", f"fake_parallel does not know the attention of {ctx.model.family}.",
+                    f"It rearranges the forward of exact classes: those of {', '.join(FAMILIES)}.",
+                    "Remove fake_parallel.", fake_parallel=None,
                 )
             )  # fmt: skip
         heads, kv_heads = ctx.model.num_attention_heads, ctx.model.num_kv_heads

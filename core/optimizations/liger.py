@@ -12,6 +12,7 @@ from planner.layer_policy import FAMILIES, MODULES_ONLY
 from planner.optimization import PlanContext, RankShape, knob
 from planner.parts.liger import liger_effect
 from planner.types import Issue
+from planner.update_checks import refusal
 
 if TYPE_CHECKING:
     from core.train.setup import TrainingSetup
@@ -57,21 +58,19 @@ class Liger:
             )  # fmt: skip
         if ctx.model.family in MODULES_ONLY:
             return (
-                Issue(
-                    code="liger-family", severity="error",
-                    what=f"liger does not know the layers of {ctx.model.family}.",
-                    why=f"It replaces exact classes, those of {', '.join(FAMILIES)}, and never by guess.",
-                    fix="Remove liger.", suggestion=(("liger", None),),
+                refusal(
+                    "liger-family", f"liger does not know the layers of {ctx.model.family}.",
+                    f"It replaces exact classes, those of {', '.join(FAMILIES)}, and never by guess.",
+                    "Remove liger.", liger=None,
                 ),
             )  # fmt: skip
         if self.swiglu and ctx.model.experts is not None:
             return (
-                Issue(
-                    code="liger-experts", severity="error",
-                    what=f"liger.swiglu is on, and {ctx.model.name} is a mixture of experts.",
-                    why="Experts multiply by silu(gate) within one module, which liger leaves alone; norms and RoPE "
-                    "it replaces.",
-                    fix="Set liger: {swiglu: false}.", suggestion=(("liger", {"swiglu": False}),),
+                refusal(
+                    "liger-experts", f"liger.swiglu is on, and {ctx.model.name} is a mixture of experts.",
+                    "Experts multiply by silu(gate) within one module, which liger leaves alone; norms and RoPE it "
+                    "replaces.",
+                    "Set liger: {swiglu: false}.", liger={"swiglu": False},
                 ),
             )  # fmt: skip
         if not self.ops:

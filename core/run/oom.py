@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from core.optimizations import REGISTRY
-from planner.calibration import Experience
 from planner.catalog.gpus import GPUS, cpu_spec
 from planner.catalog.models import MODELS
 from planner.errors import LongfitError
@@ -96,8 +95,7 @@ def _problem(config: RunConfig, plan: Mapping[str, Any], usable: int) -> Problem
         disk_free_bytes=plan["disk"]["free_bytes"],
     )  # fmt: skip
     return Problem(
-        config=config, model=_model(config), cluster=cluster, environment=environment, registry=REGISTRY,
-        experience=Experience(), expandable_segments=True,
+        config=config, model=_model(config), cluster=cluster, environment=environment, registry=REGISTRY
     )  # fmt: skip
 
 
