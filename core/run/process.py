@@ -33,8 +33,8 @@ def boot_id() -> str:
 
 def identify(pid: int) -> ProcessId | None:
     """The process that has this pid now; None when there is none, or only a zombie."""
-    found = _state_and_ticks(pid)
-    if found is None or found[0] in "ZX":
+    found = _life(pid)
+    if found is None or not found[0]:
         return None
     return ProcessId(pid=pid, start_ticks=found[1], boot_id=boot_id())
 
@@ -117,13 +117,20 @@ def _stat_fields(pid: int) -> list[str] | None:
     return text[text.rindex(")") + 2 :].split()
 
 
-def _state_and_ticks(pid: int) -> tuple[str, int] | None:
+def _life(pid: int) -> tuple[bool, int] | None:
+    """Whether it still runs, and its start ticks; None when there is no such process.
+
+    A process shows as zombie once its first thread has ended. It is one only when all have: until then it holds its
+    memory and its parent cannot learn how it ended (`delay_group_leader` in linux/kernel/exit.c).
+    """
     if _IS_LINUX:
         fields = _stat_fields(pid)
-        return None if fields is None else (fields[0], int(fields[19]))  # fields 3 and 22 of proc(5)
+        if fields is None:
+            return None
+        state, num_threads, start_ticks = fields[0], int(fields[17]), int(fields[19])  # 3, 20 and 22 of proc(5)
+        return state not in "ZX" or num_threads > 1, start_ticks
     try:
         process = psutil.Process(pid)
-        state = "Z" if process.status() == psutil.STATUS_ZOMBIE else "R"
-        return state, round(process.create_time() * 100)
+        return process.status() != psutil.STATUS_ZOMBIE, round(process.create_time() * 100)
     except psutil.Error:
         return None

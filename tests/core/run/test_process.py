@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,25 @@ def test_a_process_is_alive_until_it_ends_even_as_a_zombie():
     os.kill(child.pid, 0)  # the zombie still answers: this is why liveness is not judged by it
     assert identify(child.pid) is None
     child.wait()
+    assert not is_alive(process)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads of a zombie are seen in /proc")
+def test_a_process_whose_first_thread_ended_lives_as_long_as_its_other_threads():
+    code = (
+        "import ctypes, threading, time;"
+        "threading.Thread(target=time.sleep, args=(60,)).start();"
+        "ctypes.CDLL(None).pthread_exit(None)"
+    )  # fmt: skip
+    child = subprocess.Popen([sys.executable, "-S", "-c", code])
+    process = identify(child.pid)
+    assert process is not None
+    state = Path(f"/proc/{child.pid}/stat")
+    wait_for(lambda: state.read_text().rpartition(") ")[2].startswith("Z"), seconds=10)
+    assert child.poll() is None  # waitpid waits for the other thread
+    assert is_alive(process)
+    assert send_signal(process, signal.SIGKILL)
+    assert child.wait(10) == -signal.SIGKILL
     assert not is_alive(process)
 
 
