@@ -17,7 +17,7 @@ def model_flops(ctx: PlanContext) -> float:
     """Of one rank in one micro-batch, without the adapters' own products (about 2 %)."""
     s, model = ctx.sizes, ctx.model
     weights = model.num_active_linear_parameters + model.vocab_size * model.hidden_size
-    attention = 2 * s.N * s.q * s.L * s.T
+    attention = 2 * s.N * s.q * s.span * s.T
     passes = 6 if ctx.config.method == "full" else 4
     return passes * weights * s.T + 3.5 * attention
 

@@ -38,9 +38,10 @@ class ModelSpec:
     o_bias: bool
     mlp_bias: bool
     qk_norm: bool
-    sliding_window: int | None
+    sliding_window: int | None  # tokens that a layer looks back, itself included; None: no layer slides
     num_parameters: int  # exact, tied weights counted once
     checkpoint_dtype: str = "bfloat16"  # of the weights on disk, as config.json says
+    sliding_layers: int = 0  # that attend within ``sliding_window``; the others attend to the whole row
     experts: Experts | None = None
     positions_before_scaling: int | None = None  # of a model that brings RoPE scaling along; None: it brings none
     tower_parameters: int = 0  # of num_parameters: the vision tower and its merger, which text does not pass through
@@ -57,6 +58,13 @@ class ModelSpec:
     @property
     def kv_width(self) -> int:
         return self.num_kv_heads * self.head_dim
+
+    def attention_span(self, length: int) -> int:
+        """Length of a causal row with as many pairs of query and key as a row of ``length`` tokens has in this model, in
+        the mean over its layers. A layer that slides has length * window - window^2 / 2 pairs, others length^2 / 2."""
+        window = min(self.sliding_window or length, length)
+        sliding = window * (2 - window / length)
+        return round(length - (length - sliding) * self.sliding_layers / self.num_layers)
 
     @property
     def original_positions(self) -> int:

@@ -28,6 +28,7 @@ class Family:
     max_position_embeddings: int  # when absent
     head_dim: int | None = None  # when absent; None: hidden_size / query heads
     is_tied: bool = False  # the head is the embeddings, when tie_word_embeddings is absent
+    sliding_window: int | None = None  # when absent
     fuses_qkv: bool = False
     fuses_gate_up: bool = False
     norms_outputs: bool = False
@@ -53,7 +54,9 @@ FAMILIES: Mapping[str, Family] = {
     "glm": _GLM,
     "glm4": replace(_GLM, norms_outputs=True),
     "llama": Family(qkv_bias=None, qk_norm=False, num_kv_heads=None, max_position_embeddings=2048),
-    "mistral": Family(qkv_bias=False, qk_norm=False, num_kv_heads=8, max_position_embeddings=131072),
+    "mistral": Family(
+        qkv_bias=False, qk_norm=False, num_kv_heads=8, max_position_embeddings=131072, sliding_window=4096
+    ),
     "mixtral": Family(qkv_bias=False, qk_norm=False, num_kv_heads=8, max_position_embeddings=131072),
     "phi3": Family(
         qkv_bias=False,
@@ -150,6 +153,7 @@ def _decoder(name: str, family_name: str, config: Mapping[str, Any]) -> ModelSpe
     positions = positive(name, config, "max_position_embeddings", default=family.max_position_embeddings)
     original, stretched = _brought_scaling(name, config)
     head_dim = positive(name, config, "head_dim", default=family.head_dim or hidden // heads)
+    window, sliding_layers = _sliding_window(name, family_name, config, layers)
     _refuse_dropout(name, config)
     spec = ModelSpec(
         name=name,
@@ -168,7 +172,8 @@ def _decoder(name: str, family_name: str, config: Mapping[str, Any]) -> ModelSpe
         o_bias=attention_bias if family.qkv_bias is None else False,
         mlp_bias=family_name in ("llama", "smollm3") and flag(name, config, "mlp_bias"),
         qk_norm=family.qk_norm,
-        sliding_window=_sliding_window(name, family_name, config, layers),
+        sliding_window=window,
+        sliding_layers=sliding_layers,
         num_parameters=0,
         checkpoint_dtype=_checkpoint_dtype(name, config),
         experts=experts_from_config(name, family_name, config),
@@ -197,21 +202,28 @@ def count_parameters(spec: ModelSpec) -> int:
     return embeddings + layers + d
 
 
-def _sliding_window(name: str, family: str, config: Mapping[str, Any], layers: int) -> int | None:
-    """The window, if at least one layer really slides."""
-    window = config.get("sliding_window")
-    if window is None:
-        return None
+def _sliding_window(name: str, family: str, config: Mapping[str, Any], layers: int) -> tuple[int | None, int]:
+    """(window, layers that slide); (None, 0) when none does."""
+    default = FAMILIES[family].sliding_window
+    if config.get("sliding_window", default) is None:
+        return None, 0
     layer_types = config.get("layer_types")
     if isinstance(layer_types, list | tuple):
-        return positive(name, config, "sliding_window") if "sliding_attention" in layer_types else None
-    if family.startswith(("qwen", "smollm3")):
-        if not flag(name, config, "use_sliding_window"):
-            return None
-        slides_from = 0 if family.endswith(("_moe", "smollm3")) else config.get("max_window_layers", 28)
-        if not isinstance(slides_from, int) or slides_from >= layers:
-            return None
-    return positive(name, config, "sliding_window")
+        sliding = layer_types.count("sliding_attention")
+    elif not family.startswith(("qwen", "smollm3")):
+        sliding = layers
+    elif not flag(name, config, "use_sliding_window"):
+        sliding = 0
+    elif family == "qwen3_moe":
+        sliding = layers
+    elif family == "smollm3":  # the layers without RoPE: every fourth, unless the config says which
+        rotated = config.get("no_rope_layers")
+        every = config.get("no_rope_layer_interval", 4)
+        sliding = layers // every if rotated is None else rotated.count(0)
+    else:
+        full_or_sliding = config.get("max_window_layers", 28)
+        sliding = max(0, layers - full_or_sliding) if family != "qwen2_moe" else (min(layers, full_or_sliding) + 1) // 2
+    return (positive(name, config, "sliding_window", default=default), sliding) if sliding else (None, 0)
 
 
 def _rotary_width(name: str, family: Family, config: Mapping[str, Any], head_dim: int) -> int | None:

@@ -52,6 +52,17 @@ class RowAttention:
             raise RuntimeError(f"a sample of {longest} tokens is longer than the sliding window, {sliding_window}")
 
 
+def window_of(module: nn.Module) -> int | None:
+    """Tokens that an attention module of transformers looks back, itself included; None: all of its sample.
+
+    Not every family hands its window to the attention function: some (Qwen2-MoE) leave it to the mask.
+    """
+    config = module.config
+    layer_types = getattr(config, "layer_types", None)
+    slides = layer_types is None or layer_types[module.layer_idx] == "sliding_attention"
+    return (getattr(config, "sliding_window", None) or None) if slides else None
+
+
 def register_attention() -> None:
     """Make the name known to transformers; calling it again changes nothing."""
     AttentionInterface.register(ATTENTION_NAME, longfit_attention)

@@ -138,10 +138,10 @@ _DEEPSEEK_CODER = {
     "rope_scaling": {"type": "linear", "factor": 4.0, "original_max_position_embeddings": 4096},
 }
 _MISTRAL_V01 = _decoder("mistral", 4096, 14336, 32, 32, 8, 32000, 32768, sliding_window=4096)
-_MISTRAL_SMALL = _decoder("mistral", 5120, 32768, 40, 32, 8, 131072, 32768, head_dim=128)
-_MISTRAL_V02 = _decoder("mistral", 4096, 14336, 32, 32, 8, 32000, 32768)
-_MISTRAL_NEMO = _decoder("mistral", 5120, 14336, 40, 32, 8, 131072, 131072, head_dim=128)
-_MISTRAL_V03 = _decoder("mistral", 4096, 14336, 32, 32, 8, 32768, 32768, head_dim=128)
+_MISTRAL_SMALL = _decoder("mistral", 5120, 32768, 40, 32, 8, 131072, 32768, head_dim=128, sliding_window=None)
+_MISTRAL_V02 = _decoder("mistral", 4096, 14336, 32, 32, 8, 32000, 32768, sliding_window=None)
+_MISTRAL_NEMO = _decoder("mistral", 5120, 14336, 40, 32, 8, 131072, 131072, head_dim=128, sliding_window=None)
+_MISTRAL_V03 = _decoder("mistral", 4096, 14336, 32, 32, 8, 32768, 32768, head_dim=128, sliding_window=None)
 
 MODELS: Mapping[str, Mapping[str, Any]] = {
     **{f"Qwen/Qwen2.5-{size}-Instruct": config for size, config in _QWEN25.items()},

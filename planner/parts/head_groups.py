@@ -48,7 +48,7 @@ def head_groups_effect(ctx: PlanContext, *, groups: int) -> Effect:
                 formula="2 * N * (d(q + 2kv) + qd) * T: projections of every group again in backward",
             ),
             Work(
-                key="attention.head_groups", kind="attention", amount=2 * s.N * s.q * s.L * s.T,
+                key="attention.head_groups", kind="attention", amount=2 * s.N * s.q * s.span * s.T,
                 formula="2 * N * q * L * T: attention of every group again in backward",
             ),
             launch_work(

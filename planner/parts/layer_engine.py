@@ -271,7 +271,7 @@ def _work(ctx: PlanContext, ranks: _Ranks, policies: tuple[LayerPolicy, ...]) ->
             formula=f"2 * {recomputed} layers * linears but down * T",
         ),
         Work(
-            key="attention.engine.recompute", kind="attention", amount=2 * attends_again * s.q * s.L * s.T,
+            key="attention.engine.recompute", kind="attention", amount=2 * attends_again * s.q * s.span * s.T,
             formula=f"2 * {attends_again} layers * q * L * T: causal attention forward again",
         ),
         Work(

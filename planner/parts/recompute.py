@@ -75,7 +75,7 @@ def checkpointing_effect(ctx: PlanContext) -> Effect:
                 formula=f"2 * linears * T * {recomputed} / {s.N}: the forward of {recomputed} layers again",
             ),
             Work(
-                key="attention.recompute", kind="attention", amount=2 * recomputed * s.q * s.L * s.T,
+                key="attention.recompute", kind="attention", amount=2 * recomputed * s.q * s.span * s.T,
                 formula=f"2 * {count} * q * L * T: causal attention forward again",
             ),
             Work(

@@ -20,6 +20,7 @@ class Sizes:
 
     T: int  # tokens of the residual stream on this rank
     L: int  # tokens of one sample (a row holds per_device_train_batch_size of them), over all sequence ranks
+    span: int  # of L: what attention's pairs of query and key are counted with, less where layers slide
     d: int
     f: int
     N: int
@@ -53,9 +54,11 @@ def _routed(model: ModelSpec) -> int:
 
 
 def sizes_of(config: RunConfig, model: ModelSpec, cluster: ClusterSpec, shape: RankShape) -> Sizes:
+    length = min(config.max_length, shape.row_tokens)
     return Sizes(
         T=shape.tokens,
-        L=min(config.max_length, shape.row_tokens),
+        L=length,
+        span=model.attention_span(length),
         d=model.hidden_size,
         f=model.mlp_width,
         N=model.num_layers,

@@ -62,7 +62,7 @@ def elementwise_bytes(s: Sizes) -> int:
 
 def base_work(ctx: PlanContext, s: Sizes) -> tuple[Work, ...]:
     linears, head = ctx.model.num_active_linear_parameters, s.V * s.d
-    causal = 2 * s.N * s.q * s.L * s.T  # QK^T and PV, half of them masked: 2 * (2 q L T) / 2
+    causal = 2 * s.N * s.q * s.span * s.T  # QK^T and PV, half of them masked: 2 * (2 q L T) / 2
     return (
         *trained_work(ctx, "base", trained_model(ctx.model, s.c)),
         Work(key="gemm.forward", kind="gemm", amount=2 * linears * s.T, formula="2 * linears * T"),
