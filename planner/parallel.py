@@ -104,8 +104,9 @@ def check_degree(name: str, degree: int, resolved: int, num_gpus: int) -> tuple[
     return ()
 
 
-def check_ring_model(model: ModelSpec) -> tuple[Issue, ...]:
-    if model.sliding_window is None:
+def check_ring_model(model: ModelSpec, max_length: int = 0) -> tuple[Issue, ...]:
+    """A window that no row can outgrow is none."""
+    if model.sliding_window is None or model.sliding_window >= max(max_length, model.max_position_embeddings):
         return ()
     return (
         Issue(

@@ -204,7 +204,7 @@ def _autocast(config: RunConfig, method: list[OptimizationSetting]) -> bool:
 def _degrees(problem: Problem) -> list[ParallelDegrees]:
     """Every legal data x ring x ulysses of this world."""
     world = problem.cluster.num_gpus
-    ring_is_legal = not check_ring_model(problem.model)
+    ring_is_legal = not check_ring_model(problem.model, problem.config.max_length)
     return [
         ParallelDegrees(data=world // (ulysses * ring), ring=ring, ulysses=ulysses)
         for ulysses in legal_ulysses_degrees(problem.model, min(world, problem.cluster.num_gpus_per_node))

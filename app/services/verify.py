@@ -241,7 +241,7 @@ def _model_cases(
     model, location = find_model(name)
     cluster = parse_cluster(REFERENCE_GPU)
     if "rope_scaling" not in values:
-        length = min(length, model.max_position_embeddings, model.sliding_window or length)
+        length = min(length, model.max_position_embeddings)
     run = {"model": location, "max_length": length, "data": {"train": ["random"]}, **values}
     return [
         Case(

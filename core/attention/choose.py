@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 from typing import Any
@@ -21,6 +22,7 @@ from core.attention.flash_packages import FlashAttention2, FlashAttention3, Flas
 from core.attention.kernel import AttentionKernel, CpuFlashKernel, ReferenceKernel
 from core.attention.segments import backward_segments, forward_segments
 from core.attention.torch_kernels import CudnnKernel, TorchFlashKernel
+from core.attention.windows import WindowedSegments
 from core.optimizations.evidence import Evidence, NotActive
 from planner.attention_kernels import BY_NUMBER, PACKAGES, TITLES, KernelName, Version, candidates
 
@@ -35,8 +37,12 @@ BUILDERS: Mapping[KernelName, Callable[[], AttentionKernel]] = {
 # roundings of the dtype (8, 11 and 24 bits of mantissa).
 _TOLERANCE = {torch.bfloat16: 3e-2, torch.float16: 4e-3, torch.float32: 1e-4, torch.float64: 1e-4}
 _PROBE_TOKENS = 256  # what cuDNN takes as a usual length
+_PROBE_WINDOW = 100
 _TIMED_TOKENS = 4096
 _WORTH_IT = 0.95  # a later candidate must take less than this share of the time, so that noise decides nothing
+
+
+Call = Callable[..., list[Tensor]]  # (kernel, q, k, v, dout, scale) -> output and gradients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +56,7 @@ class Problem:
     head_dim: int
     uses_segments: bool  # rows are packed
     uses_blocks: bool  # a ring attends between the parts of a row
+    uses_window: bool = False  # some layers attend within a sliding window
 
 
 def choose_kernel(
@@ -139,15 +146,16 @@ def largest_error(kernel: AttentionKernel, problem: Problem) -> float:
     inputs = _inputs(problem, heads=2 * group_size, kv_heads=2, num_tokens=_PROBE_TOKENS)
     wide_inputs = tuple(x.float() for x in inputs)
     scale = problem.head_dim**-0.5
-    calls: list[tuple[int, ...] | None] = [(0, _PROBE_TOKENS)]
+    calls: list[Call] = [partial(_segments, bounds=(0, _PROBE_TOKENS))]
     if problem.uses_segments:
-        calls.append((0, 1, 100, _PROBE_TOKENS))
+        calls.append(partial(_segments, bounds=(0, 1, 100, _PROBE_TOKENS)))
     if problem.uses_blocks:
-        calls.append(None)
+        calls.append(_block)
+    if problem.uses_window:
+        calls.append(_within_window)
     errors: list[float] = []
-    for bounds in calls:
-        expected = _outputs(ReferenceKernel(), wide_inputs, bounds, scale)
-        for got, want in zip(_outputs(kernel, inputs, bounds, scale), expected):
+    for call in calls:
+        for got, want in zip(call(kernel, *inputs, scale), call(ReferenceKernel(), *wide_inputs, scale)):
             errors.append(((got.float() - want).abs().max() / want.abs().max()).item())
     tolerance = _TOLERANCE[problem.dtype]
     if not all(error <= tolerance for error in errors):
@@ -158,17 +166,27 @@ def largest_error(kernel: AttentionKernel, problem: Problem) -> float:
     return max(errors)
 
 
-def _outputs(
-    kernel: AttentionKernel, inputs: tuple[Tensor, ...], bounds: tuple[int, ...] | None, scale: float
+def _segments(
+    kernel: AttentionKernel, q: Tensor, k: Tensor, v: Tensor, dout: Tensor, scale: float, *, bounds: tuple[int, ...]
 ) -> list[Tensor]:
-    """Output and gradients; ``bounds`` None: every query attends to the first half of the keys."""
-    q, k, v, dout = inputs
-    if bounds is not None:
-        out, lse = forward_segments(kernel, q, k, v, bounds, scale)
-        return [out, *backward_segments(kernel, dout, q, k, v, out, lse, bounds, scale)]
-    half = slice(0, k.shape[2] // 2)
-    out, lse = kernel.forward(q, k[:, :, half], v[:, :, half], causal=False, scale=scale)
-    return [out, *kernel.backward(dout, q, k[:, :, half], v[:, :, half], out, lse, causal=False, scale=scale)]
+    """Output and gradients, as of the calls below."""
+    out, lse = forward_segments(kernel, q, k, v, bounds, scale)
+    return [out, *backward_segments(kernel, dout, q, k, v, out, lse, bounds, scale)]
+
+
+def _block(kernel: AttentionKernel, q: Tensor, k: Tensor, v: Tensor, dout: Tensor, scale: float) -> list[Tensor]:
+    """Every query attends to the first half of the keys."""
+    k, v = (x[:, :, : x.shape[2] // 2] for x in (k, v))
+    out, lse = kernel.forward(q, k, v, causal=False, scale=scale)
+    return [out, *kernel.backward(dout, q, k, v, out, lse, causal=False, scale=scale)]
+
+
+def _within_window(
+    kernel: AttentionKernel, q: Tensor, k: Tensor, v: Tensor, dout: Tensor, scale: float
+) -> list[Tensor]:
+    windowed, cu_seqlens = WindowedSegments(), (0, q.shape[2])
+    out, lse = windowed.forward(kernel, q, k, v, cu_seqlens, scale, _PROBE_WINDOW)
+    return [out, *windowed.backward(kernel, dout, q, k, v, out, lse, cu_seqlens, scale, _PROBE_WINDOW)]
 
 
 def _inputs(problem: Problem, *, heads: int, kv_heads: int, num_tokens: int) -> tuple[Tensor, ...]:
@@ -201,7 +219,7 @@ def _seconds(kernel: AttentionKernel, inputs: tuple[Tensor, ...], problem: Probl
     for repeat in range(repeats + 1):
         _wait(problem.device)
         started = time.perf_counter()
-        _outputs(kernel, inputs, (0, inputs[0].shape[2]), problem.head_dim**-0.5)
+        _segments(kernel, *inputs, problem.head_dim**-0.5, bounds=(0, inputs[0].shape[2]))
         _wait(problem.device)
         if repeat:
             shortest = min(shortest, time.perf_counter() - started)

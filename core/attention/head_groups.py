@@ -33,7 +33,7 @@ from transformers.models.qwen3_moe import modeling_qwen3_moe
 
 from core.attention.kept import KeptOutput
 from core.attention.kernel import wide_dtype
-from core.attention.register import RowAttention
+from core.attention.register import RowAttention, window_of
 from core.model.adapters import ADAPTER_NAME
 from planner.errors import ConfigError
 
@@ -85,8 +85,7 @@ class HeadGroups:
         self._rope = ROPE[type(module)].apply_rotary_pos_emb
         self._linears = [_linear_of(name, getattr(module, name)) for name in ("q_proj", "k_proj", "v_proj", "o_proj")]
         self._norms = [getattr(module, name, None) for name in ("q_norm", "k_norm")]  # Qwen3: over each head
-        # Mistral's attention reads the window from the config, the others keep their layer's; Qwen2Moe's 0 is none
-        self._window = getattr(module, "sliding_window", getattr(module.config, "sliding_window", None)) or None
+        self._window = window_of(module)
 
     def __call__(
         self,
@@ -101,7 +100,6 @@ class HeadGroups:
         """hidden_states (1, L, d) and (cos, sin), each (1, L, D) -> ((1, L, d), no weights)."""
         assert attention_mask is None, "our attention takes no mask"
         assert past_key_values is None, "training has no cache"
-        longfit_row.require_window(self._window)
         self.num_calls += 1
         tensors = [x for linear in self._linears for x in linear.tensors]
         tensors += [None if norm is None else norm.weight for norm in self._norms]
@@ -136,7 +134,7 @@ class HeadGroups:
             for y, norm, weight in zip((q, k), self._norms, parts[16:])
         )
         q, k = self._rope(q.transpose(1, 2), k.transpose(1, 2), cos, sin)
-        out = row(q, k, v.transpose(1, 2), self.module.scaling, kept).transpose(1, 2).flatten(2)
+        out = row(q, k, v.transpose(1, 2), self.module.scaling, kept, self._window).transpose(1, 2).flatten(2)
         return _linear(out, *parts[12:16], scalings[3])
 
 

@@ -33,23 +33,15 @@ class RowAttention:
         """Where the next attention call of the layer at work keeps its output, if it does."""
         return None if self.keeper is None else self.keeper.cell()
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, scale: float, kept: KeptOutput | None) -> Tensor:
-        """q (1, H, L, D), k and v (1, K, L, D) after RoPE, and a cell -> (1, H, L, D)."""
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float, kept: KeptOutput | None, window: int | None
+    ) -> Tensor:
+        """q (1, H, L, D), k and v (1, K, L, D) after RoPE, a cell, and the layer's window -> (1, H, L, D)."""
         device_type = q.device.type
         if torch.is_autocast_enabled(device_type):  # autocast knows only torch's own operators, so it is done here
             dtype = torch.get_autocast_dtype(device_type)
             q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
-        return self.attention(q, k, v, self.layout, scale, kept)
-
-    def require_window(self, sliding_window: int | None) -> None:
-        """A window that no sample outgrows changes nothing; load_model refuses the others before a run.
-
-        Raises:
-            RuntimeError: a sample of this row is longer than the window.
-        """
-        longest = self.layout.longest_segment
-        if sliding_window is not None and longest > sliding_window:
-            raise RuntimeError(f"a sample of {longest} tokens is longer than the sliding window, {sliding_window}")
+        return self.attention(q, k, v, self.layout, scale, kept, window)
 
 
 def window_of(module: nn.Module) -> int | None:
@@ -85,7 +77,7 @@ def longfit_attention(
 
     Raises:
         RuntimeError: the model is called without ``longfit_row``, as by ``generate``; or with what cannot be honoured:
-            a mask, attention dropout, a sliding window shorter than a sample.
+            a mask, attention dropout, a window other than that of the module's config.
     """
     if longfit_row is None:
         raise RuntimeError(
@@ -96,5 +88,7 @@ def longfit_attention(
         raise RuntimeError("attention 'longfit' takes no mask: samples are told apart by cu_seqlens")
     if dropout:
         raise RuntimeError(f"attention 'longfit' has no dropout, the model asks for {dropout}")
-    longfit_row.require_window(sliding_window)
-    return longfit_row(query, key, value, scaling, longfit_row.cell()).transpose(1, 2), None
+    window = window_of(module)
+    if sliding_window not in (None, window):
+        raise RuntimeError(f"the layer asks for a window of {sliding_window} tokens, its config says {window}")
+    return longfit_row(query, key, value, scaling, longfit_row.cell(), window).transpose(1, 2), None

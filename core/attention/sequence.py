@@ -5,6 +5,8 @@ The function registered with transformers (core/attention/register.py) calls the
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -13,6 +15,7 @@ from torch import Tensor
 from core.attention.kept import KeptOutput
 from core.attention.kernel import AttentionKernel
 from core.attention.segments import backward_segments, forward_segments
+from core.attention.windows import WindowedSegments
 from core.parallel.layout import SequenceLayout
 
 
@@ -25,11 +28,13 @@ class SequenceAttention(Protocol):
     num_calls: int  # forwards so far, recomputed ones included: the evidence of ``verify``
 
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, layout: SequenceLayout, scale: float, kept: KeptOutput | None = None
-    ) -> Tensor:
+        self, q: Tensor, k: Tensor, v: Tensor, layout: SequenceLayout, scale: float, kept: KeptOutput | None = None,
+        window: int | None = None,
+    ) -> Tensor:  # fmt: skip
         """q (1, H, L, D), k and v (1, K, L, D), L tokens held here -> (1, H, L, D) in q's dtype.
 
         ``kept``: empty, to be filled with what a recompute would need; or full, and then the output is that.
+        ``window``: a token attends to the last so many tokens of its segment, itself included; None: to all of them.
         """
         ...
 
@@ -45,14 +50,24 @@ class LocalAttention:
     def __init__(self, kernel: AttentionKernel) -> None:
         self.kernel = kernel
         self.num_calls = 0
+        self._windowed = WindowedSegments()
 
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, layout: SequenceLayout, scale: float, kept: KeptOutput | None = None
-    ) -> Tensor:
+        self, q: Tensor, k: Tensor, v: Tensor, layout: SequenceLayout, scale: float, kept: KeptOutput | None = None,
+        window: int | None = None,
+    ) -> Tensor:  # fmt: skip
         assert layout.ring_degree == 1, "a row spread over a ring needs RingAttention"
         self.num_calls += 1
         known = None if kept is None else kept.read()
-        out, lse = _LocalAttention.apply(q, k, v, self.kernel, layout.local_cu_seqlens, scale, known)
+        of_segments: dict[str, Any] = {"cu_seqlens": layout.local_cu_seqlens, "scale": scale}
+        if window is None or layout.longest_segment <= window:
+            forward, backward = forward_segments, backward_segments
+        else:
+            forward, backward = self._windowed.forward, self._windowed.backward
+            of_segments["window"] = window
+        out, lse = _LocalAttention.apply(
+            q, k, v, known, partial(forward, self.kernel, **of_segments), partial(backward, self.kernel, **of_segments)
+        )
         if kept is not None and known is None:
             kept.fill(out, lse)
         return out
@@ -64,23 +79,16 @@ class LocalAttention:
 class _LocalAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        kernel: AttentionKernel,
-        cu_seqlens: tuple[int, ...],
-        scale: float,
-        known: tuple[Tensor, Tensor] | None,
-    ) -> tuple[Tensor, Tensor]:
-        out, lse = known or forward_segments(kernel, q, k, v, cu_seqlens, scale)
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, known: tuple[Tensor, Tensor] | None,
+        attend: Callable[..., tuple[Tensor, Tensor]], attend_backward: Callable[..., tuple[Tensor, Tensor, Tensor]],
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        out, lse = known or attend(q, k, v)
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.mark_non_differentiable(lse)
         ctx.set_materialize_grads(False)  # no zeros for the gradient of lse
-        ctx.kernel, ctx.cu_seqlens, ctx.scale = kernel, cu_seqlens, scale
+        ctx.attend_backward = attend_backward
         return out, lse
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor, _: None) -> tuple[Tensor | None, ...]:
-        grads = backward_segments(ctx.kernel, dout, *ctx.saved_tensors, ctx.cu_seqlens, ctx.scale)
-        return *grads, None, None, None, None
+        return *ctx.attend_backward(dout, *ctx.saved_tensors), None, None, None

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from core.attention.kept import KeptOutput
+from core.attention.register import window_of
 from core.attention.sequence import SequenceAttention
 from core.layer.linears import Pass, Projections, frozen_linear
 from core.layer.row_ops import RowOps, Update
@@ -62,7 +63,7 @@ class DecoderLayer:
         self.down = Projections([frozen_linear(mlp.down_proj)])
         self._norms = module.input_layernorm, module.post_attention_layernorm
         self._head_norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
-        self._head_dim, self._scale = attention.head_dim, attention.scaling
+        self._head_dim, self._scale, self._window = attention.head_dim, attention.scaling, window_of(attention)
         self._groups = _head_groups(attention, policy.head_groups)
 
     @property
@@ -123,7 +124,7 @@ class DecoderLayer:
             kept.qkv.append(projected)
         q, k, v = self._prepare(projected, row, in_place=not keeps_products)
         cell = KeptOutput()
-        out = row.attention(q, k, v, row.layout, self._scale, cell)
+        out = row.attention(q, k, v, row.layout, self._scale, cell, self._window)
         kept.lse.append(cell.read()[1])
         return _by_row(out)
 
@@ -239,7 +240,7 @@ class DecoderLayer:
         cell.fill(*row.attention.known(out, lse))
         leaves = [x.detach().requires_grad_() for x in heads]
         with torch.enable_grad():
-            attended = row.attention(*leaves, row.layout, self._scale, cell)
+            attended = row.attention(*leaves, row.layout, self._scale, cell, self._window)
         return torch.autograd.grad(attended, leaves, dout)
 
     def _unprepare(self, index: int, dhead: Tensor, projected: Tensor, row: RowPart) -> Tensor:

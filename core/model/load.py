@@ -15,10 +15,11 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from core.attention.register import ATTENTION_NAME, register_attention
 from core.model.nf4 import quantise_linears
+from planner import gemma3
 from planner.errors import ConfigError
 from planner.model_checks import planned_only_models
 from planner.model_spec import model_spec_from_config
-from planner.rope import OWN_SCALING
+from planner.rope import own_scaling
 from planner.types import ModelSpec, RunConfig
 
 
@@ -29,8 +30,7 @@ def load_model(config: RunConfig, device: torch.device) -> tuple[nn.Module, Mode
     under "qlora" the decoder linears are NF4.
 
     Raises:
-        ConfigError: no such model, a family longfit does not know, attention dropout, or rows longer than the sliding
-            window of a layer.
+        ConfigError: no such model, a family longfit does not know, or attention dropout.
     """
     register_attention()
     try:
@@ -39,7 +39,7 @@ def load_model(config: RunConfig, device: torch.device) -> tuple[nn.Module, Mode
         for what, why, fix in planned_only_models(spec, method=config.method):
             raise ConfigError(what, why=why, fix=fix)
         model_config = AutoConfig.from_pretrained(config.model)
-        check_attention(model_config, config.max_length)
+        check_attention(model_config)
         check_experts(model_config)
         scale_rope(model_config, dict(config.rope_scaling))
         model_config.use_cache = False
@@ -105,11 +105,11 @@ def check_experts(model_config: PretrainedConfig) -> None:
         )
 
 
-def check_attention(model_config: PretrainedConfig, max_length: int) -> None:
+def check_attention(model_config: PretrainedConfig) -> None:
     """Refuse what our attention cannot honour.
 
     Raises:
-        ConfigError: attention_dropout > 0, or a layer with a sliding window shorter than ``max_length``.
+        ConfigError: attention_dropout > 0.
     """
     dropout = getattr(model_config, "attention_dropout", 0.0)
     if dropout:
@@ -119,40 +119,36 @@ def check_attention(model_config: PretrainedConfig, max_length: int) -> None:
             "forward.",
             fix="Set attention_dropout to 0.0 in the model's config.json.",
         )
-    window = getattr(model_config, "sliding_window", None)
-    layer_types = getattr(model_config, "layer_types", None)
-    slides = "sliding_attention" in layer_types if layer_types is not None else window is not None
-    if slides and window is not None and max_length > window:
-        raise ConfigError(
-            f"max_length {max_length} is longer than the sliding window of this model, {window} tokens.",
-            why="Its layers look back no further than the window, and longfit has no sliding-window attention yet.",
-            fix=f"Set max_length to {window} or less, or choose a model with full attention.",
-        )
 
 
 def scale_rope(model_config: PretrainedConfig, rope_scaling: dict[str, Any]) -> None:
     """Write a preset's ``rope_scaling`` ({type, factor, ...}) into the config as transformers 5 spells it.
 
-    The base frequency stays; a scaling that the model brought along is replaced.
+    The base frequency stays; a scaling that the model brought along is replaced. Of layers with a RoPE by their type it
+    is that of the ones that attend to the whole row.
 
     Raises:
         ConfigError: the family takes none from a preset.
     """
     if not rope_scaling:
         return
-    if model_config.model_type in OWN_SCALING:
+    brought = model_config.rope_parameters
+    by_type = gemma3.FULL in brought
+    of_rows = brought[gemma3.FULL] if by_type else brought
+    why = own_scaling(model_config.model_type, is_stretched=gemma3.is_stretched(of_rows))
+    if why is not None:
         raise ConfigError(
             f"rope_scaling is set, and a model of type {model_config.model_type} takes none.",
-            why=OWN_SCALING[model_config.model_type], fix="Leave rope_scaling out.",
+            why=why, fix="Leave rope_scaling out.",
         )  # fmt: skip
     scaling = {key: value for key, value in rope_scaling.items() if key != "type"}
     scaling["rope_type"] = rope_scaling.get("type", scaling.get("rope_type"))
-    brought = model_config.rope_parameters
-    original = brought.get("original_max_position_embeddings", model_config.max_position_embeddings)
+    original = of_rows.get("original_max_position_embeddings", model_config.max_position_embeddings)
     if scaling["rope_type"] == "yarn":
         scaling.setdefault("original_max_position_embeddings", original)
-    kept = {key: brought[key] for key in ("rope_theta", "partial_rotary_factor") if key in brought}
-    model_config.rope_parameters = {**kept, **scaling}
+    kept = {key: of_rows[key] for key in ("rope_theta", "partial_rotary_factor") if key in of_rows}
+    scaled = {**kept, **scaling}
+    model_config.rope_parameters = {**brought, gemma3.FULL: scaled} if by_type else scaled
     model_config.standardize_rope_params()
     model_config.validate_rope()
 
@@ -167,10 +163,24 @@ def freeze_dynamic_rope(model: nn.Module, max_length: int) -> None:
     """
     for module in model.modules():
         rope_type = getattr(module, "rope_type", None)
-        if rope_type in ("dynamic", "longrope"):
-            inv_freq, module.attention_scaling = ROPE_INIT_FUNCTIONS[rope_type](
-                module.config, module.inv_freq.device, seq_len=max_length
-            )
-            module.inv_freq.copy_(inv_freq)
-            module.original_inv_freq.copy_(inv_freq)
+        if isinstance(rope_type, dict):  # by type of layer
+            for layer_type in rope_type:
+                if _freeze(module, rope_type[layer_type], max_length, layer_type):
+                    rope_type[layer_type] = "default"
+        elif rope_type is not None and _freeze(module, rope_type, max_length, None):
             module.rope_type = "default"  # what makes the forward leave them alone
+
+
+def _freeze(rope: nn.Module, rope_type: str, max_length: int, layer_type: str | None) -> bool:
+    """Whether it had to be."""
+    if rope_type not in ("dynamic", "longrope"):
+        return False
+    of_type = "" if layer_type is None else f"{layer_type}_"
+    inv_freq = getattr(rope, f"{of_type}inv_freq")
+    frequencies, attention_scaling = ROPE_INIT_FUNCTIONS[rope_type](
+        rope.config, inv_freq.device, seq_len=max_length, layer_type=layer_type
+    )
+    setattr(rope, f"{of_type}attention_scaling", attention_scaling)
+    inv_freq.copy_(frequencies)
+    getattr(rope, f"{of_type}original_inv_freq").copy_(frequencies)
+    return True

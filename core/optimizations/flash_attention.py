@@ -88,10 +88,13 @@ class FlashAttention:
         from core.attention.choose import Problem, choose_kernel
         from core.attention.sequence import LocalAttention
 
+        window = setup.spec.sliding_window
+        uses_window = window is not None and setup.config.max_length > window
         problem = Problem(
             device=setup.device, dtype=getattr(torch, setup.config.dtype), num_heads=setup.spec.num_attention_heads,
-            num_kv_heads=setup.spec.num_kv_heads, head_dim=setup.spec.head_dim, uses_segments=setup.packing,
-            uses_blocks=setup.mesh.degrees.ring > 1,
+            num_kv_heads=setup.spec.num_kv_heads, head_dim=setup.spec.head_dim,
+            uses_segments=setup.packing or uses_window, uses_blocks=setup.mesh.degrees.ring > 1,
+            uses_window=uses_window,
         )  # fmt: skip
         setup.attention = LocalAttention(
             choose_kernel(problem, version=self.version, emit=setup.emit, agree=setup.mesh.agree)

@@ -34,7 +34,7 @@ class Ring:
 
     def check(self, ctx: PlanContext) -> tuple[Issue, ...]:
         issues = check_degree(self.name, self.degree, ctx.config.parallel.ring, ctx.cluster.num_gpus)
-        return (*issues, *check_ring_model(ctx.model)) if self.degree > 1 else issues
+        return (*issues, *check_ring_model(ctx.model, ctx.config.max_length)) if self.degree > 1 else issues
 
     def reshape(self, shape: RankShape) -> RankShape:
         return replace(

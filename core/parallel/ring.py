@@ -35,9 +35,18 @@ class RingAttention:
         self.num_calls = 0
 
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, layout: SequenceLayout, scale: float, kept: KeptOutput | None = None
-    ) -> Tensor:
-        """q (1, H, L, D), k and v (1, K, L, D), L = the two chunks of this ring rank -> (1, H, L, D)."""
+        self, q: Tensor, k: Tensor, v: Tensor, layout: SequenceLayout, scale: float, kept: KeptOutput | None = None,
+        window: int | None = None,
+    ) -> Tensor:  # fmt: skip
+        """q (1, H, L, D), k and v (1, K, L, D), L = the two chunks of this ring rank -> (1, H, L, D).
+
+        Raises:
+            RuntimeError: a sample of the row is longer than the window (planner/parallel.py refuses such a run).
+        """
+        if window is not None and layout.longest_segment > window:
+            raise RuntimeError(
+                f"a ring visits whole blocks, and a sample of {layout.longest_segment} tokens attends to {window} only"
+            )
         self.num_calls += 1
         known = None if kept is None else kept.read()
         out, lse = _RingAttention.apply(q, k, v, self.kernel, self.group, layout, scale, known)

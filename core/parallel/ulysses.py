@@ -27,8 +27,9 @@ class UlyssesAttention:
         self.num_calls = 0
 
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, layout: SequenceLayout, scale: float, kept: KeptOutput | None = None
-    ) -> Tensor:
+        self, q: Tensor, k: Tensor, v: Tensor, layout: SequenceLayout, scale: float, kept: KeptOutput | None = None,
+        window: int | None = None,
+    ) -> Tensor:  # fmt: skip
         """q (1, H, L, D), k and v (1, K, L, D), L = layout.tokens_per_rank -> (1, H, L, D).
 
         Raises:
@@ -46,7 +47,7 @@ class UlyssesAttention:
         if copies > 1:  # fewer KV heads than ranks: each rank gets a copy, and autograd sums the copies' gradients
             k, v = (x[:, :, None].expand(-1, -1, copies, -1, -1).flatten(1, 2) for x in (k, v))
         q, k, v = (scatter_heads(x, self.group) for x in (q, k, v))
-        return gather_heads(self.inner(q, k, v, layout, scale, kept), self.group)
+        return gather_heads(self.inner(q, k, v, layout, scale, kept, window), self.group)
 
     def known(self, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
         return self.inner.known(scatter_heads(out.detach(), self.group), lse)

@@ -31,7 +31,7 @@ def random_model(config: RunConfig, raw_config: Mapping[str, Any], device: torch
     spec = model_spec_from_config(config.model, raw_config)
     # what is absent or null is no window: some families would take their default for it
     model_config = AutoConfig.for_model(**{**given, "sliding_window": spec.sliding_window})
-    check_attention(model_config, config.max_length)
+    check_attention(model_config)
     check_experts(model_config)
     scale_rope(model_config, dict(config.rope_scaling))
     model_config.use_cache = False

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from planner.errors import ConfigError
-from planner.parallel import choose_degrees, legal_ulysses_degrees, padded_length
+from planner.parallel import check_ring_model, choose_degrees, legal_ulysses_degrees, padded_length
 from planner.types import ModelSpec, ParallelDegrees
 from tests.planner.plans import QWEN_7B
 
@@ -101,3 +101,10 @@ def test_a_sliding_window_refuses_a_ring_but_not_ulysses() -> None:
     with pytest.raises(ConfigError, match="4096"):
         choose_degrees(spec, 8, sequence_parallel=8, gpus_per_node=8)
     assert choose_degrees(spec, 8, sequence_parallel=4, gpus_per_node=8).ulysses == 4
+
+
+def test_a_window_that_no_row_outgrows_is_no_obstacle_to_a_ring() -> None:
+    spec = model(28, 4, sliding_window=262_144)
+    assert choose_degrees(spec, 8, sequence_parallel=8, gpus_per_node=8).ring == 2
+    assert check_ring_model(spec, 262_144) == ()
+    assert [issue.code for issue in check_ring_model(spec, 262_145)] == ["ring-sliding-window"]

@@ -87,6 +87,18 @@ def test_errors_are_of_every_kind_of_call_that_the_run_makes():
         largest_error(WrongBlocks(), CPU)
 
 
+def test_windows_are_tried_where_layers_slide():
+    class WrongChunks(CpuFlashKernel):
+        def forward(self, q, k, v, *, causal, scale):
+            out, lse = super().forward(q, k, v, causal=causal, scale=scale)
+            return (out * 2 if q.shape[2] == choose._PROBE_WINDOW - 1 else out), lse
+
+    assert largest_error(WrongChunks(), CPU) < 1e-5
+    assert largest_error(CpuFlashKernel(), replace(CPU, uses_window=True)) < 1e-5
+    with pytest.raises(NotActive, match="wrong on this device"):
+        largest_error(WrongChunks(), replace(CPU, uses_window=True))
+
+
 @pytest.mark.parametrize(("seconds", "fastest"), [((1.0, 0.97), "cpu"), ((1.0, 0.9), "reference")])
 def test_the_fastest_wins_and_noise_decides_nothing(monkeypatch, seconds, fastest):
     times = iter(seconds)

@@ -171,18 +171,6 @@ def test_a_folder_without_weights_is_bad_input(folder, tmp_path):
         load_model(run_config(model=path), CPU)
 
 
-def test_a_window_is_refused_only_where_rows_outgrow_it(folder):
-    path = folder("mistral", sliding_window=64)
-    load_model(run_config(model=path, max_length=64), CPU)
-    with pytest.raises(ConfigError, match="max_length 65 is longer than the sliding window of this model, 64"):
-        load_model(run_config(model=path, max_length=65), CPU)
-
-
-def test_a_window_that_no_layer_uses_is_no_obstacle(folder):
-    path = folder("qwen2", sliding_window=16, use_sliding_window=False)
-    load_model(run_config(model=path, max_length=128), CPU)
-
-
 def test_attention_dropout_is_refused(folder):
     path = folder(attention_dropout=0.1)
     with pytest.raises(ConfigError, match=r"attention_dropout 0\.1"):
