@@ -76,8 +76,9 @@ def attention_on_random_packs(rank: int, world: int, degrees: ParallelDegrees, n
         )
         index = held_positions(size, degrees, mesh.ring_rank, mesh.ulysses_rank)
         whole = sequence_layout(mine.cu_seqlens, ring_degree=1, ring_rank=0, ulysses_degree=1, ulysses_rank=0)
-        want = _out_and_gradients(LocalAttention(ReferenceKernel()), q, k, v, dout, whole)
-        got = _out_and_gradients(attention, *(x[:, :, index] for x in (q, k, v, dout)), mine)
+        window = chance.choice([None, 1, 7, 16]) if degrees.ring == 1 else None
+        want = _out_and_gradients(LocalAttention(ReferenceKernel()), q, k, v, dout, whole, window)
+        got = _out_and_gradients(attention, *(x[:, :, index] for x in (q, k, v, dout)), mine, window)
         worst = max(worst, *((g - w[:, :, index]).abs().max().item() for g, w in zip(got, want)))
     return worst
 
@@ -92,9 +93,9 @@ def held_positions(padded: int, degrees: ParallelDegrees, ring_rank: int, ulysse
     return held.chunk(degrees.ulysses)[ulysses_rank]
 
 
-def _out_and_gradients(attention, q, k, v, dout, layout):
+def _out_and_gradients(attention, q, k, v, dout, layout, window):
     q, k, v = (x.clone().requires_grad_() for x in (q, k, v))
-    out = attention(q, k, v, layout, 0.4)
+    out = attention(q, k, v, layout, 0.4, None, window)
     return out.detach(), *torch.autograd.grad(out, (q, k, v), dout)
 
 

@@ -94,6 +94,22 @@ def test_gradients_by_what_is_kept(family: str, policy: str, tiles: int, monkeyp
     assert_equal(family, *POLICIES[policy], setting("fake_parallel", groups=2))
 
 
+SLIDING = {
+    "mistral": {"sliding_window": 8},
+    "qwen2": {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1},
+    "qwen3": {
+        "sliding_window": 5, "use_sliding_window": True,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", ["recompute all", "keep attention", "keep everything", "offload"])
+@pytest.mark.parametrize("family", SLIDING)
+def test_gradients_within_a_sliding_window(family: str, policy: str) -> None:
+    assert_equal(family, *POLICIES[policy], setting("fake_parallel", groups=2), **SLIDING[family])
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_transformers_says_the_same(family: str) -> None:
     """With B at zero an adapter changes nothing, so that transformers without adapters has the same loss."""
