@@ -12,7 +12,7 @@ from planner.types import ModelSpec, RunConfig
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # whose decoder layers the engine knows, by model_type
 # dense families that train by their own modules only: fake_parallel and liger know exact classes, and none of theirs
-MODULES_ONLY = ("gemma", "glm", "glm4", "phi3", "smollm3")
+MODULES_ONLY = ("gemma", "gemma3_text", "glm", "glm4", "phi3", "smollm3")
 # optimizations that the engine carries out itself
 CARRIED_OUT = ("gradient_checkpointing", "checkpoint_offload", "fake_parallel", "tiled_mlp", "liger")
 TILE_TOKENS = 8192  # rows of the MLP at a time, unless tiled_mlp says otherwise: products of more are no faster
@@ -65,11 +65,17 @@ def mlp_tiles(config: RunConfig) -> int:
     return max(by_tokens, groups.as_dict()["groups"] if groups else 1)
 
 
-def tile_bounds(num_rows: int, tiles: int) -> list[tuple[int, int]]:
-    """(start, end) of each tile of rows; fewer than ``tiles`` where that fills them."""
+def tile_rows(num_rows: int, tiles: int) -> int:
+    """Rows of the largest tile."""
     size = -(-num_rows // tiles)
     if size >= TILE_MULTIPLE:
         size = -(-size // TILE_MULTIPLE) * TILE_MULTIPLE
+    return min(size, num_rows)
+
+
+def tile_bounds(num_rows: int, tiles: int) -> list[tuple[int, int]]:
+    """(start, end) of each tile of rows; fewer than ``tiles`` where that fills them."""
+    size = tile_rows(num_rows, tiles)
     return [(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]
 
 

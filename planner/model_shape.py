@@ -48,8 +48,11 @@ class ModelSpec:
     fuses_qkv: bool = False  # one linear makes q, k and v, which are slices of its output
     fuses_gate_up: bool = False  # one linear makes gate and up, which are the halves of its output
     norms_outputs: bool = False  # what attention and MLP make is normed too, before it joins the residual stream
+    norms_in_float32: bool = False  # a norm's weight multiplies before the result is cast to the compute dtype
     rotates_pairs: bool = False  # RoPE turns neighbours, with a cosine and sine of its own in each layer
     rotary_width: int | None = None  # leading entries of a head that RoPE rotates; None: all of them
+    rotations: int = 1  # pairs of cosine and sine that a row has: one for each type of layer that has its own RoPE
+    rope_is_stretched: bool = False  # by its own config, which does not say from how many positions
 
     @property
     def q_width(self) -> int:
@@ -60,8 +63,8 @@ class ModelSpec:
         return self.num_kv_heads * self.head_dim
 
     def attention_span(self, length: int) -> int:
-        """Length of a causal row with as many pairs of query and key as a row of ``length`` tokens has in this model, in
-        the mean over its layers. A layer that slides has length * window - window^2 / 2 pairs, others length^2 / 2."""
+        """Length of a causal row with as many pairs of query and key as a row of ``length`` tokens has in this model,
+        in the mean over its layers. A layer that slides has length * window - window^2 / 2, others length^2 / 2."""
         window = min(self.sliding_window or length, length)
         sliding = window * (2 - window / length)
         return round(length - (length - sliding) * self.sliding_layers / self.num_layers)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from planner import gemma3
 from planner.config_fields import flag, positive, section
 from planner.errors import ConfigError
 from planner.experts import experts_from_config
@@ -29,9 +30,12 @@ class Family:
     head_dim: int | None = None  # when absent; None: hidden_size / query heads
     is_tied: bool = False  # the head is the embeddings, when tie_word_embeddings is absent
     sliding_window: int | None = None  # when absent
+    num_heads: int | None = None  # when num_attention_heads is absent; None: it has to be given
+    vocab_size: int | None = None  # when absent; None: it has to be given
     fuses_qkv: bool = False
     fuses_gate_up: bool = False
     norms_outputs: bool = False
+    norms_in_float32: bool = False
     rotates_pairs: bool = False
     rotary_share: float | None = None  # of a head, when partial_rotary_factor is absent; None: all of it, always
 
@@ -49,7 +53,26 @@ _GLM = Family(
 
 FAMILIES: Mapping[str, Family] = {
     "gemma": Family(
-        qkv_bias=None, qk_norm=False, num_kv_heads=16, max_position_embeddings=8192, head_dim=256, is_tied=True
+        qkv_bias=None,
+        qk_norm=False,
+        num_kv_heads=16,
+        max_position_embeddings=8192,
+        head_dim=256,
+        is_tied=True,
+        norms_in_float32=True,
+    ),
+    "gemma3_text": Family(  # the published configs of 4B, 12B and 27B leave out what is as here
+        qkv_bias=None,
+        qk_norm=True,
+        num_kv_heads=4,
+        max_position_embeddings=131072,
+        head_dim=256,
+        is_tied=True,
+        sliding_window=4096,
+        num_heads=8,
+        vocab_size=262208,
+        norms_outputs=True,
+        norms_in_float32=True,
     ),
     "glm": _GLM,
     "glm4": replace(_GLM, norms_outputs=True),
@@ -79,23 +102,23 @@ FAMILIES: Mapping[str, Family] = {
 QKV_BIAS: Mapping[str, str] = {"glm": "attention_bias", "glm4": "attention_bias", "qwen2_moe": "qkv_bias"}
 
 
-NOT_COUNTED: Mapping[str, str] = {  # well-known families, and what of their layers has no formula here
-    "mllama": "Its text model has cross-attention layers",
-    "gemma2": "Its layers have four norms, sliding windows and a cap on scores",
-    "gemma3": "The layers of its text model have four norms and sliding windows",
-    "gemma3_text": "Its layers have four norms and sliding windows",
-    "deepseek_v3": "Its attention has compressed keys and values",
-    "gpt_oss": "Its attention has sinks, its experts have biases",
+NOT_COUNTED: Mapping[str, str] = {  # well-known families, and what of their layers has no formula or kernel here
+    "mllama": "Its text model has cross-attention layers, which are not counted yet.",
+    "gemma2": "Its layers cap attention scores by a tanh, which no attention kernel that longfit runs does.",
+    "deepseek_v3": "Its attention has compressed keys and values, which are not counted yet.",
+    "gpt_oss": "Its attention has sinks, its experts have biases, which are not counted yet.",
 }
 
 
 def model_spec_from_config(name: str, config: Mapping[str, Any]) -> ModelSpec:
-    """The shape of a decoder: dense, with experts, or the text part of a model that reads pictures too.
+    """The shape of a decoder: dense, with experts, or the text part of a model that reads pictures too. Of Qwen's the
+    tower is counted; Gemma 3's is no part of a run, which loads the text model alone (core/model/load.py).
 
     Raises:
         ConfigError: it is no decoder of FAMILIES, a field is missing, null where it has to be given, or impossible, the
             query heads are not a multiple of the KV heads, or hidden_size is not one of the heads without head_dim.
     """
+    config = gemma3.text_config(name, config)
     declared = config.get("model_type")
     if isinstance(declared, str) and declared in TEXT_FAMILIES:
         # older configs have the text model's fields beside vision_config, newer ones in text_config
@@ -120,19 +143,19 @@ def _unsupported(name: str, declared: Any, config: Mapping[str, Any]) -> ConfigE
     if config.get("is_encoder_decoder"):
         why = "is_encoder_decoder is true: longfit trains decoders, which read and write one sequence."
     elif declared in NOT_COUNTED:
-        why += f" {NOT_COUNTED[declared]}, which are not counted yet."
+        why += f" {NOT_COUNTED[declared]}"
     elif isinstance(config.get("text_config"), Mapping):
         why += " Its text_config may be of one: name a folder with that as config.json."
     return ConfigError(
         f"{name}: model_type {declared!r} is not supported.", why=why,
-        fix=f"Supported families: {', '.join((*FAMILIES, *TEXT_FAMILIES))}.",
+        fix=f"Supported families: {', '.join((*FAMILIES, gemma3.WITH_PICTURES, *TEXT_FAMILIES))}.",
     )  # fmt: skip
 
 
 def _decoder(name: str, family_name: str, config: Mapping[str, Any]) -> ModelSpec:
     family = FAMILIES[family_name]
     hidden = positive(name, config, "hidden_size")
-    heads = positive(name, config, "num_attention_heads")
+    heads = positive(name, config, "num_attention_heads", default=family.num_heads)
     kv_default = heads if family.num_kv_heads is None else family.num_kv_heads
     kv_heads = positive(name, config, "num_key_value_heads", default=kv_default)
     layers = positive(name, config, "num_hidden_layers")
@@ -151,10 +174,12 @@ def _decoder(name: str, family_name: str, config: Mapping[str, Any]) -> ModelSpe
     attention_bias = flag(name, config, "attention_bias")
     qkv_bias = attention_bias if family.qkv_bias is None else family.qkv_bias
     positions = positive(name, config, "max_position_embeddings", default=family.max_position_embeddings)
-    original, stretched = _brought_scaling(name, config)
+    is_gemma3 = family_name == gemma3.TEXT
+    original, stretched = (None, 0) if is_gemma3 else _brought_scaling(name, config)
     head_dim = positive(name, config, "head_dim", default=family.head_dim or hidden // heads)
     window, sliding_layers = _sliding_window(name, family_name, config, layers)
     _refuse_dropout(name, config)
+    _refuse_attention(name, config)
     spec = ModelSpec(
         name=name,
         family=family_name,
@@ -164,7 +189,7 @@ def _decoder(name: str, family_name: str, config: Mapping[str, Any]) -> ModelSpe
         num_attention_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim,
-        vocab_size=positive(name, config, "vocab_size"),
+        vocab_size=positive(name, config, "vocab_size", default=family.vocab_size),
         max_position_embeddings=max(positions, stretched),
         positions_before_scaling=original,
         tie_word_embeddings=flag(name, config, "tie_word_embeddings", default=family.is_tied),
@@ -180,6 +205,9 @@ def _decoder(name: str, family_name: str, config: Mapping[str, Any]) -> ModelSpe
         fuses_qkv=family.fuses_qkv,
         fuses_gate_up=family.fuses_gate_up,
         norms_outputs=family.norms_outputs,
+        norms_in_float32=family.norms_in_float32,
+        rotations=len(set(config["layer_types"])) if is_gemma3 else 1,
+        rope_is_stretched=is_gemma3 and gemma3.is_stretched(gemma3.rope_of_full_layers(config)),
         rotates_pairs=family.rotates_pairs,
         rotary_width=_rotary_width(name, family, config, head_dim),
     )
@@ -252,6 +280,26 @@ def _refuse_dropout(name: str, config: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"{name}: {key} is {config[key]!r} in config.json.",
                 why="Masks of dropout on residuals and embeddings are not counted.", fix=f"Set {key} to 0.0.",
+            )  # fmt: skip
+
+
+def _refuse_attention(name: str, config: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        ConfigError: tokens see later ones, or a tanh caps scores or logits.
+    """
+    if flag(name, config, "use_bidirectional_attention"):
+        raise ConfigError(
+            f"{name}: use_bidirectional_attention is true in config.json.",
+            why="Its tokens attend to later ones, and longfit trains models that predict the next token.",
+            fix="Name a model that is causal.",
+        )
+    caps = {"attn_logit_softcapping": "attention kernels have", "final_logit_softcapping": "the loss has"}
+    for key, who in caps.items():
+        if config.get(key) is not None:
+            raise ConfigError(
+                f"{name}: {key} is {config[key]!r} in config.json.", why=f"It is a cap by a tanh, which {who} not.",
+                fix=f"Set {key} to null, if the model was trained without.",
             )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from planner import gemma3
 from planner.model_shape import ModelSpec
 from planner.types import Issue, RunConfig
 
@@ -19,11 +20,19 @@ TYPES: Mapping[str, str] = {  # type -> what it does to quality
     "linear": "neighbouring positions move together: expect a worse model until it has been trained at this length",
     "dynamic": "made for inference; in training its frequencies are those of max_length throughout",
 }
-OWN_SCALING: Mapping[str, str] = {  # model_type -> why a preset cannot scale its RoPE
+_OWN_SCALING: Mapping[str, str] = {  # model_type -> why a preset cannot scale its RoPE
     "phi3": "transformers knows no other RoPE scaling for Phi-3 and Phi-4 than longrope, whose factors, one for each "
     "frequency, come with the weights.",
+    gemma3.TEXT: "Its layers that attend to the whole row were trained with a RoPE stretched already, and its config "
+    "does not say from how many positions, so that a factor has nothing to count from.",
 }
 LARGEST_FACTOR = 512.0  # Llama 3.1 from 8,192 to 4 million positions: the farthest that was published as trained
+
+
+def own_scaling(family: str, *, is_stretched: bool) -> str | None:
+    """Why a preset cannot scale the RoPE of such a model; None: it can. A scaling goes to Gemma 3's layers that attend
+    to the whole row, as its own does: those that slide never meet a distance beyond their window."""
+    return None if family == gemma3.TEXT and not is_stretched else _OWN_SCALING.get(family)
 
 
 def reach(config: RunConfig, model: ModelSpec) -> int:
@@ -42,11 +51,12 @@ def next_factor(length: int, model: ModelSpec) -> float:
 def check_positions(config: RunConfig, model: ModelSpec) -> list[Issue]:
     """Errors for a length beyond reach and for a scaling that cannot be; a warning of what a scaling costs."""
     scaling = dict(config.rope_scaling)
-    if scaling and model.family in OWN_SCALING:
+    why = own_scaling(model.family, is_stretched=model.rope_is_stretched)
+    if scaling and why is not None:
         return [
             Issue(
                 code="rope-scaling", severity="error", what=f"rope_scaling is set, and {model.name} takes none.",
-                why=OWN_SCALING[model.family], fix="Leave rope_scaling out.", suggestion=(("rope_scaling", None),),
+                why=why, fix="Leave rope_scaling out.", suggestion=(("rope_scaling", None),),
             )
         ]  # fmt: skip
     wrong = _check_scaling(scaling) if scaling else []
@@ -104,9 +114,9 @@ def _beyond(config: RunConfig, model: ModelSpec, longest: int) -> Issue:
         why += f" A factor counts from {model.original_positions}, of which the model's own scaling made {native}."
     what = f"max_length {length} is beyond the {native} positions of {model.name}"
     what += f", and beyond the {longest} that rope_scaling gives it." if config.rope_scaling else "."
-    if model.family in OWN_SCALING:
+    if (own := own_scaling(model.family, is_stretched=model.rope_is_stretched)) is not None:
         return Issue(
-            code="length-beyond-model", severity="error", what=what, why=f"{why} {OWN_SCALING[model.family]}",
+            code="length-beyond-model", severity="error", what=what, why=f"{why} {own}",
             fix=f"Set max_length: {native}, or choose a model with more positions.",
         )  # fmt: skip
     if needed > LARGEST_FACTOR:

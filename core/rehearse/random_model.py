@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from core.attention.register import register_attention
 from core.model.load import check_attention, check_experts, freeze_dynamic_rope, implementations, scale_rope
 from core.model.nf4 import quantise_linears
+from planner.gemma3 import text_config
 from planner.model_spec import model_spec_from_config
 from planner.types import ModelSpec, RunConfig
 
@@ -27,6 +28,7 @@ def random_model(config: RunConfig, raw_config: Mapping[str, Any], device: torch
     Raises: ConfigError as load_model does for what it refuses.
     """
     register_attention()
+    raw_config = text_config(config.model, raw_config)
     given = {key: value for key, value in raw_config.items() if value is not None}
     spec = model_spec_from_config(config.model, raw_config)
     # what is absent or null is no window: some families would take their default for it

@@ -32,6 +32,7 @@ from core.verify.instants import InstantMeter, Phase, watch
 from core.verify.live_bytes import LiveBytes
 from planner.attention_kernels import KernelName
 from planner.errors import ConfigError
+from planner.gemma3 import text_config
 from planner.model_spec import model_spec_from_config
 from planner.parts.recompute import num_inputs_at_end
 from planner.types import INSTANTS, Instant, ModelSpec, RunConfig
@@ -63,6 +64,7 @@ def dry_run(config: RunConfig, model_config: Mapping[str, Any], *, kernel: Kerne
             why="Nothing is sent between ranks without memory.",
             fix="Verify its model instead: longfit verify MODEL.",
         )
+    model_config = text_config(config.model, model_config)
     num_layers = int(model_config["num_hidden_layers"])
     depth = _smallest_depth(config, model_spec_from_config(config.model, model_config))
     if depth + 1 < num_layers:
@@ -161,10 +163,15 @@ class OneRange(LongestRows):
 
 
 def with_depth(model_config: Mapping[str, Any], num_layers: int) -> dict[str, Any]:
-    """The same model with fewer layers, and lists of one value for each layer as short."""
+    """The same model with fewer layers, and lists of one value for each layer as short: of the last layers, the first
+    of them in the place of those with values that the others do not have."""
     whole = model_config["num_hidden_layers"]
 
     def cut(value: Any) -> Any:
-        return value[:num_layers] if isinstance(value, list | tuple) and len(value) == whole else value
+        if not isinstance(value, list | tuple) or len(value) != whole:
+            return value
+        last = value[whole - num_layers :]
+        lost = [item for item in dict.fromkeys(value) if item not in last]
+        return [*lost, *last[len(lost) :]]
 
     return {**{key: cut(value) for key, value in model_config.items()}, "num_hidden_layers": num_layers}

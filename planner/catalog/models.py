@@ -120,6 +120,41 @@ _GEMMA = {
     "2b": _decoder("gemma", 2048, 16384, 18, 8, 1, 256000, 8192, tied=True, head_dim=256),
     "7b": _decoder("gemma", 3072, 24576, 28, 16, 16, 256000, 8192, tied=True, head_dim=256),
 }
+
+
+def _gemma3_text(
+    hidden: int, mlp: int, layers: int, *, heads: int, kv_heads: int, vocab: int, positions: int, window: int,
+    head_dim: int = 256, stretched: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """Five layers that slide to one that does not; 4B and larger were stretched to 131,072 positions in the latter."""
+    scaling = {"rope_scaling": {"rope_type": "linear", "factor": 8.0}} if stretched else {}
+    return _decoder(
+        "gemma3_text", hidden, mlp, layers, heads, kv_heads, vocab, positions, tied=True, head_dim=head_dim,
+        sliding_window=window, sliding_window_pattern=6, **scaling,
+    )  # fmt: skip
+
+
+_SIGLIP = {
+    "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16,
+    "image_size": 896, "patch_size": 14, "vision_use_head": False,
+}  # fmt: skip
+_GEMMA3 = {
+    "270m": _gemma3_text(640, 2048, 18, heads=4, kv_heads=1, vocab=262144, positions=32768, window=512),
+    "1b": _gemma3_text(1152, 6912, 26, heads=4, kv_heads=1, vocab=262144, positions=32768, window=512),
+    **{
+        size: {
+            "model_type": "gemma3",
+            "text_config": _gemma3_text(
+                hidden, mlp, layers, heads=heads, kv_heads=heads // 2, vocab=262208, positions=131072, window=1024,
+                head_dim=head_dim, stretched=True,
+            ),
+            "vision_config": _SIGLIP,
+        }
+        for size, hidden, mlp, layers, heads, head_dim in (
+            ("4b", 2560, 10240, 34, 8, 256), ("12b", 3840, 15360, 48, 16, 256), ("27b", 5376, 21504, 62, 32, 128),
+        )
+    },
+}  # fmt: skip
 _GLM4_9B = _decoder("glm4", 4096, 13696, 40, 32, 2, 151552, 32768, head_dim=128, attention_bias=False)
 _PHI4 = _decoder("phi3", 5120, 17920, 40, 40, 10, 100352, 16384)
 _SMOLLM3 = _decoder("smollm3", 2048, 11008, 36, 16, 4, 128256, 65536, tied=True)
@@ -173,6 +208,9 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "deepseek-ai/DeepSeek-R1-Distill-Llama-8B": _LLAMA31["8B"],
     **{f"google/gemma-{size}": config for size, config in _GEMMA.items()},
     **{f"google/gemma-1.1-{size}-it": config for size, config in _GEMMA.items()},
+    "google/gemma-3-270m": _GEMMA3["270m"],
+    "google/gemma-3-270m-it": _GEMMA3["270m"],
+    **{f"google/gemma-3-{size}-{kind}": _GEMMA3[size] for size in ("1b", "4b", "12b", "27b") for kind in ("it", "pt")},
     "microsoft/phi-4": _PHI4,
     "THUDM/GLM-4-9B-0414": _GLM4_9B,
     "HuggingFaceTB/SmolLM3-3B": _SMOLLM3,

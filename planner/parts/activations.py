@@ -49,8 +49,8 @@ def mlp_pieces(s: Sizes) -> int:
 
 
 def normed_bytes(s: Sizes, model: ModelSpec) -> int:
-    """Of one element of what a norm's weight multiplies: Gemma casts to the compute dtype after that, others before."""
-    return 4 if model.family == "gemma" else s.c
+    """Of one element of what a norm's weight multiplies."""
+    return 4 if model.norms_in_float32 else s.c
 
 
 def saved_terms(s: Sizes, model: ModelSpec) -> tuple[TermSpec, ...]:

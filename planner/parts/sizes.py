@@ -38,6 +38,7 @@ class Sizes:
     routed: int  # elements a token, read or written to send it to its experts and back
     fuses_gate_up: bool  # the tensor that gate and up are halves of lives as long as either
     rotary: int  # leading entries of a head that RoPE rotates
+    rotations: int  # pairs of cosine and sine of a token
     sliced_qkv: int  # of the one tensor that q, k and v are slices of, what lives on beside v; 0: each is its own
 
     @property
@@ -76,6 +77,7 @@ def sizes_of(config: RunConfig, model: ModelSpec, cluster: ClusterSpec, shape: R
         routed=_routed(model),
         fuses_gate_up=model.fuses_gate_up,
         rotary=model.rotary_width or model.head_dim,
+        rotations=model.rotations,
         # q and k are new tensors after RoPE, and so is v after an exchange of heads
         sliced_qkv=(model.q_width + model.kv_width) * shape.tokens
         if model.fuses_qkv and shape.attention_tokens == shape.tokens

@@ -29,9 +29,10 @@ def static_terms(ctx: PlanContext, s: Sizes) -> tuple[TermSpec, ...]:
 
 def model_terms(s: Sizes, num_evaluation_tokens: int) -> tuple[TermSpec, ...]:
     """Per-token tensors outside the decoder layers."""
-    per_token = INPUT_BYTES + 2 * s.c * s.rotary
+    per_token = INPUT_BYTES + 2 * s.rotations * s.c * s.rotary
     rotated = "h" if s.rotary == s.h else f" * {s.rotary}"
-    text = f"({INPUT_BYTES} + 2 * {s.c}{rotated}) * {{}}: ids, positions, labels, targets; cosine and sine"
+    text = f"({INPUT_BYTES} + {2 * s.rotations} * {s.c}{rotated}) * {{}}: ids, positions, labels, targets; "
+    text += "cosine and sine" + (" of each type of layer" if s.rotations > 1 else "")
     return (
         TermSpec(
             key="inputs", part="activations", instants=SAVED, bytes=per_token * s.T, formula=text.format("T"),

@@ -32,12 +32,21 @@ from tests.core.model.tiny_models import (
 )
 from tests.planner.plans import codes, plan_of
 
+GEMMA3 = {  # the second layer attends to the whole row
+    "tie_word_embeddings": True, "sliding_window": 64, "sliding_window_pattern": 2, "query_pre_attn_scalar": 20,
+    "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+}  # fmt: skip
 TRAINED = {
     "Llama 3": ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}),
     "Qwen2.5": ("qwen2", {}),
     "Qwen3": ("qwen3", {}),
     "Mistral": ("mistral", {}),
     "Gemma": ("gemma", {"tie_word_embeddings": True}),
+    "Gemma 3": ("gemma3_text", GEMMA3),
+    "Gemma 3, with biases and a head of its own": (
+        "gemma3_text",
+        {**GEMMA3, "attention_bias": True, "tie_word_embeddings": False, "rope_scaling": None},
+    ),
     "GLM-4-9B": ("glm", {"pad_token_id": None}),
     "GLM-4-0414": ("glm4", {"pad_token_id": None, "attention_bias": False}),
     "GLM-4-0414, with biases": ("glm4", {"pad_token_id": None, "attention_bias": True, "tie_word_embeddings": True}),
@@ -49,7 +58,7 @@ TRAINED = {
     "SmolLM3, a layer without rotation": ("smollm3", {"no_rope_layers": [1, 0], "pad_token_id": None}),
 }
 REFUSED = {
-    "Gemma 2": "gemma2", "Gemma 3": "gemma3_text",
+    "Gemma 2": "gemma2", "Gemma 3n": "gemma3n_text",
     "InternLM3": "internlm3",
     "a family nobody knows": "madeup_lm",
 }  # fmt: skip
@@ -75,7 +84,7 @@ def test_two_steps_are_those_of_plain_transformers_in_float32(name):
             optimizer.step()
 
 
-WITHOUT_MEMORY = {"Phi-4": "microsoft/phi-4", "GLM-4-0414": "THUDM/GLM-4-9B-0414"}
+WITHOUT_MEMORY = {"Phi-4": "microsoft/phi-4", "GLM-4-0414": "THUDM/GLM-4-9B-0414", "Gemma 3": "google/gemma-3-1b-it"}
 
 
 @pytest.mark.parametrize("name", WITHOUT_MEMORY)
@@ -164,6 +173,6 @@ def test_other_families_are_refused_by_name_before_weights_are_looked_for(name, 
               "auto_map": {"AutoConfig": "configuration.Evil"}}  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(
-        ConfigError, match=rf"model_type '{model_type}' is not supported.*gemma, glm, glm4, llama, mistral"
+        ConfigError, match=rf"model_type '{model_type}' is not supported.*gemma, gemma3_text, glm, glm4, llama, mistral"
     ):
         load_model(run_config(model=str(tmp_path)), CPU)

@@ -18,6 +18,17 @@ SHAPE: dict[str, Any] = {
 EXPERTS = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
 MIXTRAL = {"num_local_experts": 2, "num_experts_per_tok": 1}
 CASES: dict[str, dict[str, Any]] = {
+    "gemma3_text, the last of six attends to all": {"model_type": "gemma3_text", "sliding_window": 16},
+    "gemma3_text, window absent": {"model_type": "gemma3_text"},
+    "gemma3_text, window null": {"model_type": "gemma3_text", "sliding_window": None},
+    "gemma3_text, every third": {"model_type": "gemma3_text", "sliding_window": 16, "sliding_window_pattern": 3},
+    "gemma3_text, fewer layers than the pattern": {
+        "model_type": "gemma3_text", "sliding_window": 16, "sliding_window_pattern": 10,
+    },
+    "gemma3_text, by layer": {
+        "model_type": "gemma3_text", "sliding_window": 16, "sliding_window_pattern": 2,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"] * 3,
+    },
     "mistral": {"model_type": "mistral", "sliding_window": 16},
     "mistral, absent": {"model_type": "mistral"},
     "mistral, null": {"model_type": "mistral", "sliding_window": None},

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     GemmaConfig,
     GemmaForCausalLM,
     Glm4Config,
@@ -56,6 +58,7 @@ FAMILIES: dict[str, tuple[type, type]] = {
 }
 MODULE_FAMILIES: dict[str, tuple[type, type]] = {  # by modules only: no head groups, no Liger, no layer engine
     "gemma": (GemmaConfig, GemmaForCausalLM),
+    "gemma3_text": (Gemma3TextConfig, Gemma3ForCausalLM),
     "glm": (GlmConfig, GlmForCausalLM),
     "glm4": (Glm4Config, Glm4ForCausalLM),
     "phi3": (Phi3Config, Phi3ForCausalLM),
