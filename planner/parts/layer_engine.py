@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from planner.attention_kernels import KernelName, Version, candidates
 from planner.effects import Drop, Effect, TermSpec, Work
-from planner.layer_policy import LayerPolicy, layer_policies, outputs_wait_on_host, tile_bounds
+from planner.layer_policy import LayerPolicy, layer_policies, outputs_wait_on_host, tile_rows
 from planner.optimization import PlanContext
 from planner.parts.adapters import layer_adapters, target_names
 from planner.parts.layer_waiting import LOSS, SOURCE, LayerPart, Moment, Waiting, waiting_of, waiting_terms
@@ -106,7 +106,7 @@ def _working_terms(ctx: PlanContext, ranks: _Ranks, policies: tuple[LayerPolicy,
 def _forward_bytes(ctx: PlanContext, ranks: _Ranks, policies: tuple[LayerPolicy, ...]) -> tuple[int, str]:
     """The fullest of the last layer's attention, its MLP, and the last norm."""
     s, c, policy = ctx.sizes, ctx.sizes.c, policies[-1]
-    rows = _tile_rows(s.T, policy)
+    rows = tile_rows(s.T, policy.mlp_tiles)
     embeddings = c * s.d * s.T if policies[0].offloads else 0  # else they are the first layer's input, which waits
     output = _recomputed_output_bytes(s, policy)[0]
     in_mlp = c * s.d * s.T + (c * s.f if policy.keeps_products else c * (s.d + 3 * s.f)) * rows + output
@@ -127,7 +127,7 @@ def _forward_bytes(ctx: PlanContext, ranks: _Ranks, policies: tuple[LayerPolicy,
 
 def _evaluation_bytes(ctx: PlanContext, ranks: _Ranks, policy: LayerPolicy) -> tuple[int, str]:
     s, c, tokens = ctx.sizes, ctx.sizes.c, evaluation_tokens(ctx)
-    rows = _tile_rows(tokens, policy)
+    rows = tile_rows(tokens, policy.mlp_tiles)
     output, copied = c * s.q + 4 * s.H, s.num_q if policy.head_groups > 1 else 0
     in_mlp = (c * s.d + output) * tokens + c * (s.d + 3 * s.f) * rows
     in_mlp += _opened_bytes(ctx, ranks, "mlp")
@@ -178,7 +178,7 @@ def _dequantised_bytes(ctx: PlanContext, part: LayerPart) -> tuple[int, str]:
 def _mlp_bytes(ctx: PlanContext, ranks: _Ranks, policy: LayerPolicy) -> tuple[int, str]:
     """What one tile of the MLP's backward makes."""
     s, c = ctx.sizes, ctx.sizes.c
-    rows = _tile_rows(s.T, policy)
+    rows = tile_rows(s.T, policy.mlp_tiles)
     per_row = c * (s.d + s.f if policy.keeps_products else 2 * s.d + 3 * s.f)
     narrow = c * (ranks["o"] + ranks["gate_up"] + 2 * ranks["down"])
     made = "norm's output, " + ("" if policy.keeps_products else "h, gate, up, ") + "gradient of the product"
@@ -308,11 +308,6 @@ def _work(ctx: PlanContext, ranks: _Ranks, policies: tuple[LayerPolicy, ...]) ->
             )
         )  # fmt: skip
     return tuple(work)
-
-
-def _tile_rows(num_tokens: int, policy: LayerPolicy) -> int:
-    start, end = tile_bounds(num_tokens, policy.mlp_tiles)[0]
-    return end - start
 
 
 def _ranks(ctx: PlanContext) -> _Ranks:

@@ -15,6 +15,7 @@ PRESET = "qwen2.5-7b-8k-1x24g"
         (("--set", "max_length=0"), ("max_length is 0", "least it can be is 8")),
         (("--set", "max_length=-8"), ("max_length is -8", "least it can be is 8")),
         (("--set", "max_length=8k"), ("'8k'", "Write max_length: 8192")),
+        (("--set", "max_length=99999999999999"), ("99999999999999", "16777216 or less")),
         (("--set", "max_length=200000"), ("200000", "32768", "factor: 6.5")),
         (("--gpu", "A11"), ("A11", "A10")),
         (("--gpu", "V100"), ("V100-16G or V100-32G",)),
