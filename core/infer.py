@@ -34,6 +34,7 @@ from core.run.config_file import read_config
 from core.run.directory import open_run
 from core.train.checkpoint import newest_valid, problem_with, step_path
 from planner.errors import ConfigError, LongfitError
+from planner.gemma3 import FULL
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -98,11 +99,11 @@ def load(source: Source, device: torch.device) -> tuple[PreTrainedModel | PeftMo
     dtype = "float32" if device.type == "cpu" else source.dtype
     try:
         config = AutoConfig.from_pretrained(source.model)
-        scale_rope(config, dict(source.rope_scaling))
+        scale_rope(config.get_text_config(), dict(source.rope_scaling))
         model = AutoModelForCausalLM.from_pretrained(
             source.model, config=config, dtype=dtype, attn_implementation="sdpa", use_safetensors=True
         )
-        freeze_dynamic_rope(model, source.max_length or config.max_position_embeddings)
+        freeze_dynamic_rope(model, source.max_length or config.get_text_config().max_position_embeddings)
         if source.adapter is not None:
             from peft import PeftModel  # brings bitsandbytes along: after ``main`` has quietened it
 
@@ -178,8 +179,12 @@ def generate(
 
 def max_positions(config: Any) -> int:
     """Positions the model can tell apart, a RoPE scaling counted in."""
+    config = config.get_text_config()
     rope = getattr(config, "rope_parameters", None) or {}
-    factor = rope.get("factor", 1.0) if rope.get("rope_type", "default") in ("linear", "dynamic", "yarn") else 1.0
+    by_factor = ("linear", "dynamic", "yarn")
+    if FULL in rope:  # Gemma 3's own layers have; max_position_embeddings is what its scaling reaches
+        rope, by_factor = rope[FULL], ("dynamic",)
+    factor = rope.get("factor", 1.0) if rope.get("rope_type", "default") in by_factor else 1.0
     native = rope.get("original_max_position_embeddings") or config.max_position_embeddings
     return max(config.max_position_embeddings, int(native * factor))
 

@@ -66,4 +66,5 @@ def rope_of_full_layers(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def is_stretched(rope: Mapping[str, Any]) -> bool:
     """``rope``: of the layers that attend to the whole row."""
-    return rope.get("rope_type", rope.get("type", "default")) != "default"
+    kind: object = rope.get("rope_type", rope.get("type", "default"))
+    return kind != "default"

@@ -10,6 +10,7 @@ from peft.tuners.lora import LoraLayer
 from torch import nn
 
 from core.optimizations.evidence import NotActive
+from planner import gemma3
 from planner.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def add_lora(
     config = LoraConfig(
         r=rank,
         lora_alpha=alpha,
-        target_modules=[name for name in names if name in chosen],
+        target_modules=_targets(model, [name for name in names if name in chosen]),
         lora_dropout=dropout,
         bias="none",
         task_type="CAUSAL_LM",
@@ -55,6 +56,14 @@ def add_lora(
         if parameter.requires_grad:
             parameter.data = parameter.data.to(dtype)
     return peft_model
+
+
+def _targets(model: nn.Module, names: list[str]) -> list[str] | str:
+    """For PEFT. A tower, which the run does not load, has linears of the same names: whoever loads the adapter into the
+    whole model reads a pattern that does not match them."""
+    if model.config.model_type != gemma3.WITH_PICTURES:
+        return names
+    return rf".*\.language_model\.layers\..*\.({'|'.join(names)})"
 
 
 def linear_names(model: nn.Module) -> list[str]:

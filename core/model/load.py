@@ -15,6 +15,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from core.attention.register import ATTENTION_NAME, register_attention
 from core.model.nf4 import quantise_linears
+from core.model.text_model import is_of_tower, text_model
 from planner import gemma3
 from planner.errors import ConfigError
 from planner.model_checks import planned_only_models
@@ -30,7 +31,7 @@ def load_model(config: RunConfig, device: torch.device) -> tuple[nn.Module, Mode
     under "qlora" the decoder linears are NF4.
 
     Raises:
-        ConfigError: no such model, a family longfit does not know, or attention dropout.
+        ConfigError: no such model, a family longfit does not know, attention dropout, or weights that are missing.
     """
     register_attention()
     try:
@@ -39,15 +40,17 @@ def load_model(config: RunConfig, device: torch.device) -> tuple[nn.Module, Mode
         for what, why, fix in planned_only_models(spec, method=config.method):
             raise ConfigError(what, why=why, fix=fix)
         model_config = AutoConfig.from_pretrained(config.model)
-        check_attention(model_config)
-        check_experts(model_config)
-        scale_rope(model_config, dict(config.rope_scaling))
-        model_config.use_cache = False
-        model = AutoModelForCausalLM.from_pretrained(
+        text_config = model_config.get_text_config()
+        check_attention(text_config)
+        check_experts(text_config)
+        scale_rope(text_config, dict(config.rope_scaling))
+        text_config.use_cache = False
+        model, found = AutoModelForCausalLM.from_pretrained(
             config.model,
             config=model_config,
             dtype=getattr(torch, config.dtype),
             use_safetensors=True,
+            output_loading_info=True,
             **implementations(spec),
         )
     except OSError as error:
@@ -56,6 +59,8 @@ def load_model(config: RunConfig, device: torch.device) -> tuple[nn.Module, Mode
             why=_why_not(config.model, error),
             fix="Give a folder with config.json and *.safetensors, or the id of a model on the Hugging Face hub.",
         ) from error
+    _require_weights(config.model, found)
+    model = text_model(model, whole=config.method == "full")
     freeze_dynamic_rope(model, config.max_length)
     model.requires_grad_(config.method == "full")
     qlora = config.optimization("qlora")
@@ -63,6 +68,23 @@ def load_model(config: RunConfig, device: torch.device) -> tuple[nn.Module, Mode
         double_quant = qlora.as_dict().get("double_quant", True)
         quantise_linears(model, double_quant=double_quant, dtype=getattr(torch, config.dtype), device=device)
     return model.to(device).train(), spec
+
+
+def _require_weights(name: str, found: dict[str, Any]) -> None:
+    """``found``: what transformers says of the files. It fills a weight that they lack with random numbers.
+
+    Raises:
+        ConfigError: a weight that is trained on or through is missing, or one of the layers is left over.
+    """
+    missing = sorted(key for key in found["missing_keys"] if not is_of_tower(key))
+    left_over = sorted(key for key in found["unexpected_keys"] if ".layers." in key and not is_of_tower(key))
+    if missing or left_over:
+        raise ConfigError(
+            f"The weights of '{name}' are not those of its config.json.",
+            why=f"{len(missing)} are missing {missing[:3]}, {len(left_over)} of the layers are left over "
+            f"{left_over[:3]}.",
+            fix="Download the model again, or name a folder whose weights belong to its config.json.",
+        )
 
 
 def _why_not(model: str, error: OSError) -> str:
@@ -125,7 +147,8 @@ def scale_rope(model_config: PretrainedConfig, rope_scaling: dict[str, Any]) -> 
     """Write a preset's ``rope_scaling`` ({type, factor, ...}) into the config as transformers 5 spells it.
 
     The base frequency stays; a scaling that the model brought along is replaced. Of layers with a RoPE by their type it
-    is that of the ones that attend to the whole row.
+    is that of the ones that attend to the whole row, and max_position_embeddings becomes what it reaches, as Gemma 3
+    has it (but for dynamic, which counts from max_position_embeddings).
 
     Raises:
         ConfigError: the family takes none from a preset.
@@ -149,6 +172,8 @@ def scale_rope(model_config: PretrainedConfig, rope_scaling: dict[str, Any]) -> 
     kept = {key: of_rows[key] for key in ("rope_theta", "partial_rotary_factor") if key in of_rows}
     scaled = {**kept, **scaling}
     model_config.rope_parameters = {**brought, gemma3.FULL: scaled} if by_type else scaled
+    if by_type and scaled["rope_type"] != "dynamic":
+        model_config.max_position_embeddings = int(original * scaled["factor"])
     model_config.standardize_rope_params()
     model_config.validate_rope()
 

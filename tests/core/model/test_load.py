@@ -4,10 +4,13 @@ import json
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from core.infer import max_positions
 from core.model.load import load_model
 from planner.errors import ConfigError
+from planner.model_spec import model_spec_from_config
 from tests.core.model.tiny_models import CPU, run_config, setting, tiny_model
 
 
@@ -104,6 +107,55 @@ def test_a_preset_cannot_scale_the_rope_of_phi3(folder):
     path = folder("phi3", pad_token_id=None)
     with pytest.raises(ConfigError, match="a model of type phi3 takes none"):
         load_model(run_config(model=path, rope_scaling=(("type", "yarn"), ("factor", 4.0))), CPU)
+
+
+GEMMA3 = {"sliding_window": 16, "sliding_window_pattern": 2, "tie_word_embeddings": True}
+
+
+@pytest.mark.parametrize(
+    ("scaling", "reached"),
+    [
+        ({"type": "linear", "factor": 2.0}, 512),
+        ({"type": "yarn", "factor": 4.0}, 1024),
+        ({"type": "dynamic", "factor": 2.0}, 256),
+    ],
+    ids=["linear", "yarn", "dynamic"],
+)
+def test_rope_scaling_of_gemma_3_is_that_of_the_layers_that_attend_to_the_whole_row(folder, tmp_path, scaling, reached):
+    path = folder("gemma3_text", **GEMMA3)
+    model, spec = load_model(run_config(model=path, max_length=500, rope_scaling=tuple(scaling.items())), CPU)
+    rope = model.get_decoder().rotary_emb
+    want, attention_scaling = ROPE_INIT_FUNCTIONS[scaling["type"]](
+        model.config, CPU, seq_len=500, layer_type="full_attention"
+    )
+    plain = tiny_model("gemma3_text", **GEMMA3).get_decoder().rotary_emb
+    assert torch.equal(rope.full_attention_inv_freq, want)
+    assert not torch.equal(want, plain.full_attention_inv_freq)
+    assert rope.full_attention_attention_scaling == attention_scaling
+    assert torch.equal(rope.sliding_attention_inv_freq, plain.sliding_attention_inv_freq)
+    assert not spec.rope_is_stretched
+    # what stock transformers reads from a checkpoint of this model: the same for a row of this length
+    model.save_pretrained(tmp_path / "step")
+    read = AutoModelForCausalLM.from_pretrained(tmp_path / "step")
+    assert read.config.max_position_embeddings == reached
+    assert max_positions(read.config) == max(reached, 512)
+    whole = torch.arange(500)[None]
+    for layer_type in ("full_attention", "sliding_attention"):
+        theirs, part = (emb(torch.zeros(1), whole, layer_type) for emb in (read.get_decoder().rotary_emb, rope))
+        assert torch.equal(theirs[0], part[0])
+        assert torch.equal(rope(torch.zeros(1), whole[:, :4], layer_type)[0], part[0][:, :4])  # as another rank does
+    again = model_spec_from_config("step", read.config.to_dict())
+    assert (again.rope_is_stretched, again.max_position_embeddings) == (True, reached)
+
+
+def test_a_preset_cannot_scale_the_rope_of_gemma_3_where_it_came_stretched(folder):
+    path = folder("gemma3_text", **GEMMA3, rope_scaling={"rope_type": "linear", "factor": 8.0})
+    model, spec = load_model(run_config(model=path), CPU)
+    assert spec.rope_is_stretched
+    plain = tiny_model("gemma3_text", **GEMMA3).get_decoder().rotary_emb.full_attention_inv_freq
+    assert torch.equal(model.get_decoder().rotary_emb.full_attention_inv_freq, plain / 8)
+    with pytest.raises(ConfigError, match="does not say from how many positions"):
+        load_model(run_config(model=path, rope_scaling=(("type", "linear"), ("factor", 16.0))), CPU)
 
 
 def test_yarn_starts_from_the_length_before_an_earlier_scaling(folder):
