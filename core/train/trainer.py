@@ -18,12 +18,14 @@ import torch
 
 from core.data.batches import BatchPlan
 from core.data.row import Row
+from core.optimizations.evidence import Evidence, NotActive
 from core.parallel.layout import shard_row
 from core.run.channel import RunChannel
 from core.train.build import verify_setup
 from core.train.evaluate import evaluate
 from core.train.exchange import exchange
 from core.train.forward import forward_loss
+from core.train.layer_update import LayerUpdate
 from core.train.loss_scale import LossScale
 from core.train.memory import MemoryMeter
 from core.train.optimizer import clip_gradients, gradient_norm, reduce_gradients, set_learning_rate
@@ -41,14 +43,15 @@ _PROGRESS_SECONDS = 1.0  # a `progress` event at most this often between logged 
 
 
 class NonFinite(RuntimeError):
-    """Loss or gradient became NaN or infinite: the step was not taken, the last checkpoint is intact."""
+    """Loss or gradient became NaN or infinite: the run ends, the last checkpoint is intact."""
 
     failure_kind = "nonfinite"
 
-    def __init__(self, step: int, ranks: list[int], what: str) -> None:
+    def __init__(self, step: int, ranks: list[int], what: str, *, is_taken: bool = False) -> None:
         self.step = step
+        taken = "Layers were updated with it, which no checkpoint has" if is_taken else "The step was not taken"
         super().__init__(
-            f"The {what} of step {step} is not finite on rank {', '.join(map(str, ranks))}. The step was not taken; "
+            f"The {what} of step {step} is not finite on rank {', '.join(map(str, ranks))}. {taken}; "
             "resume continues from the last checkpoint. Lower learning_rate, or look at the data of this step."
         )
 
@@ -100,6 +103,11 @@ class Trainer:
         self.warmup_steps = warmup_length(
             total_steps=self.total_steps, warmup_ratio=config.warmup_ratio, warmup_steps=config.warmup_steps
         )
+        self.layer_update = (
+            LayerUpdate(setup.causal_lm, optimizer, meter=meter, world=setup.mesh.world)
+            if config.update == "layer"
+            else None
+        )
         self._open_reports = open_reports
         self._clock = clock
         self._is_main = setup.mesh.rank == 0
@@ -139,7 +147,7 @@ class Trainer:
             result = self._take_step(window)
             self._advance(window, result)
             if not is_verified:
-                for evidence in verify_setup(self.setup, self.registry):
+                for evidence in (*verify_setup(self.setup, self.registry), *self._own_evidence()):
                     self._event("evidence", **asdict(evidence))
                 is_verified = True
             self._log_row(result)
@@ -167,18 +175,16 @@ class Trainer:
         scale = 1.0 if loss_scale is None else loss_scale.value
         rows = [self.batches.row(window.epoch, index) for index in window.micro_batches]
         num_targets, num_tokens = self._count(rows)
+        learning_rate = self._learning_rate(step)
+        set_learning_rate(self.optimizer, learning_rate)
         loss_sum = self._accumulate(rows, num_targets / scale)
         with self.meter.during("step"):
-            own_norm = None if setup.mesh.world == 1 else reduce_gradients(self.parameters)
-            norm = gradient_norm(self.parameters) / scale
+            own_norm, norm = self._norms(scale)
             wants_stop = self.channel.stop_requested is not None
-            local = [loss_sum.item(), (norm if own_norm is None else own_norm).item(), wants_stop]
-            ranks = exchange(local, setup.mesh, setup.device)
+            ranks = exchange([loss_sum.item(), own_norm.item(), wants_stop], setup.mesh, setup.device)
             is_finite = self._require_finite(step + 1, ranks, norm.item())
-            learning_rate = self._learning_rate(step)
-            if is_finite:
+            if is_finite and self.layer_update is None:
                 clip_gradients(self.parameters, norm, self.config.max_grad_norm, divide_by=scale)
-                set_learning_rate(self.optimizer, learning_rate)
                 self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
         sums = Sums(
@@ -189,6 +195,22 @@ class Trainer:
         )
         grad_norm = norm.item() if is_finite else None
         return StepResult(sums=sums, grad_norm=grad_norm, learning_rate=learning_rate, stop=bool(ranks[0][2]))
+
+    def _norms(self, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of this rank's own gradients, and of their sums over the ranks without the loss scale; sums them."""
+        if self.layer_update is not None:
+            return self.layer_update.finish()
+        own_norm = None if self.setup.mesh.world == 1 else reduce_gradients(self.parameters)
+        norm = gradient_norm(self.parameters) / scale
+        return norm if own_norm is None else own_norm, norm
+
+    def _own_evidence(self) -> list[Evidence]:
+        """Of what the trainer itself does."""
+        if self.layer_update is None:
+            return []
+        if not (count := self.layer_update.num_parts_in_backward):
+            raise NotActive("update: layer: nothing was updated within a backward")
+        return [Evidence(optimization="update", claim=f"{count} parts of the model were updated within a backward")]
 
     def _count(self, rows: list[Row]) -> tuple[int, int]:
         """Targets and real tokens of the window over all ranks; at least one target, since it divides."""
@@ -206,6 +228,9 @@ class Trainer:
             self.row_tokens = row.cu_seqlens[-1]
             with self.meter.during("forward"):
                 loss = forward_loss(setup, shard_row(row, setup.mesh, setup.device))
+                if self.layer_update is not None:  # the last moment at which a bad loss has changed nothing
+                    ranks = exchange([loss.item()], setup.mesh, setup.device)
+                    self._require_finite_loss(self.progress.step + 1, [rank[0] for rank in ranks])
             with self.meter.during("backward"):
                 (loss / divide_by).backward()
             loss_sum += loss.detach()
@@ -220,16 +245,20 @@ class Trainer:
     def _require_finite(self, step: int, ranks: list[list[float]], norm: float) -> bool:
         """False: an overflow that loss scaling mends. Raises: NonFinite for everything else."""
         scale = self.progress.loss_scale
-        guilty = [rank for rank, (loss, _, _) in enumerate(ranks) if not math.isfinite(loss)]
-        if guilty:
-            raise NonFinite(step, guilty, "loss")
+        self._require_finite_loss(step, [loss for loss, _, _ in ranks])
         if math.isfinite(norm):
             return True
         if scale is None or scale.is_exhausted:
             guilty = [rank for rank, (_, own_norm, _) in enumerate(ranks) if not math.isfinite(own_norm)]
-            raise NonFinite(step, guilty or list(range(len(ranks))), "gradient")
+            is_taken = self.layer_update is not None
+            raise NonFinite(step, guilty or list(range(len(ranks))), "gradient", is_taken=is_taken)
         self._event("skipped", step=step, loss_scale=scale.value)
         return False
+
+    def _require_finite_loss(self, step: int, losses: list[float]) -> None:
+        guilty = [rank for rank, loss in enumerate(losses) if not math.isfinite(loss)]
+        if guilty:
+            raise NonFinite(step, guilty, "loss")
 
     def _advance(self, window: Window, result: StepResult) -> None:
         before = self.progress

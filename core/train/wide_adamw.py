@@ -32,18 +32,19 @@ class WideAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
-        chance: torch.Generator | None = None
+        number = 0
         for group in self.param_groups:
             for parameter in group["params"]:
+                number += 1
                 if parameter.grad is None:
                     continue
                 wide, state = self._updated(group, parameter)
                 if self.master == "fp32":
                     parameter.copy_(wide)
                     continue
-                if chance is None:  # from the step's number: equal on all ranks, and the same after a resume
-                    chance = torch.Generator(parameter.device)  # on a CPU it takes the low 32 bits of its seed
-                    chance.manual_seed(1_000_003 * self.seed + int(state["step"]))
+                # of the step and the tensor: equal on all ranks, after a resume, and whichever tensors are updated now
+                chance = torch.Generator(parameter.device)  # on a CPU it takes the low 32 bits of its seed
+                chance.manual_seed((1_000_003 * self.seed + int(state["step"])) * 65_537 + number)
                 parameter.copy_(round_by_chance(wide, parameter.dtype, chance))
 
     def _updated(self, group: dict[str, Any], parameter: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

@@ -55,6 +55,27 @@ def test_two_processes_train_the_curve_and_weights_of_one(run_ranks, tiny_model_
     assert newest_valid(two.checkpoints).step == first["step"]
 
 
+@pytest.mark.parametrize("axis", ["data", "ring", "ulysses"])
+def test_two_processes_update_layer_by_layer_as_after_the_backward(run_ranks, tiny_model_dir, tmp_path, axis):
+    """Nine samples, so that a data rank has none in the last step of an epoch, and no gradient of any layer."""
+    degrees = ParallelDegrees(**{axis: 2})
+    optimizations = (setting("gradient_checkpointing"), *([setting(axis, degree=2)] if axis != "data" else []))
+    of_ranks = []
+    for update in ("step", "layer"):
+        directory = make_run(
+            tmp_path, tiny_model_dir, *optimizations, name=update, update=update, parallel=degrees, max_grad_norm=0.0,
+            lengths=(12, 20, 7, 30, 16, 9, 25, 11, 14), max_steps=-1, num_train_epochs=2, gradient_accumulation_steps=1,
+        )  # fmt: skip
+        of_ranks.append(run_ranks(train_rank, 2, str(directory.path)))
+    (step, _), (first, second) = of_ranks
+    for ours, theirs in zip(first["curve"], step["curve"], strict=True):
+        assert ours["loss"] == theirs["loss"]
+        assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-5)
+    for name, weight in step["weights"].items():
+        assert torch.equal(first["weights"][name], weight), name
+        assert torch.equal(second["weights"][name], weight), name
+
+
 @pytest.mark.parametrize("degrees", [ParallelDegrees(data=2), ParallelDegrees(ring=2)], ids=["data", "ring"])
 def test_two_processes_resume_bit_for_bit_with_dropout(run_ranks, tiny_model_dir, tmp_path, degrees):
     optimizations = (DROPOUT, setting("packing"), *([setting("ring", degree=2)] if degrees.ring == 2 else []))
