@@ -151,16 +151,17 @@ def _of_last_attempt(events: Sequence[RunEvent]) -> Sequence[RunEvent]:
 
 
 def _tell(update: RunUpdate, events: Sequence[RunEvent], last_line: float, logging_steps: int) -> float:
-    """Events as they come; of the metric rows those with an evaluation and, once a second, the newest."""
-    for line in event_lines([event for event in events if not _is_told_otherwise(event)]):
-        _say(line)
+    """Events as they come; of the metric rows those with an evaluation and, once a second, the newest. By time."""
+    lines = [(event.time, words) for event in events if not _is_told_otherwise(event) for words in event_lines([event])]
     now = time.monotonic()
     rows = [row for row in update.metrics if "step" in row and "time" in row]
     for index, row in enumerate(rows):
         is_newest = index == len(rows) - 1
         if "eval_loss" in row or (is_newest and now - last_line >= _LINE_SECONDS):
-            _say(step_line(row, update.state, logging_steps=logging_steps))
+            lines.append((float(row["time"]), step_line(row, update.state, logging_steps=logging_steps)))
             last_line = now
+    for _, line in sorted(lines, key=lambda timed: timed[0]):
+        _say(line)
     return last_line
 
 

@@ -7,6 +7,7 @@ import json
 import sys
 from typing import Any
 
+from app.cli.parser import whole_number
 from app.cli.reading_line import ReadingLine
 from app.services.planning import plan_preset
 from app.services.prepare_data import PreparedData, Progress, prepare_data, prepare_sources
@@ -25,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sources", nargs="+", metavar="PRESET_OR_FILE",
                         help="a preset, or data: files, folders, globs, file#500, hub ids")  # fmt: skip
     parser.add_argument("--model", help="whose tokenizer and chat template are used; needed for a file")
-    parser.add_argument("--max-length", type=int, metavar="N", help=f"tokens of a row (a file: {DEFAULT_MAX_LENGTH})")
+    parser.add_argument(
+        "--max-length", type=whole_number, metavar="N", help=f"tokens of a row (a file: {DEFAULT_MAX_LENGTH})"
+    )
     parser.add_argument("--weight", action="append", default=[], metavar="SET=SHARE", dest="weights",
                         help="a set's share of the rows, for each of several sets (repeatable)")  # fmt: skip
     parser.add_argument("--shape", help="of the rows, when it should not be detected")

@@ -7,6 +7,7 @@ import json
 import sys
 from typing import Any
 
+from app.cli.parser import whole_number
 from app.cli.planning_arguments import add_goal, add_memory_limit, add_planning_arguments, cluster_of, overrides_of
 from app.services.models import find_model, is_model
 from app.services.planning import largest_batch_for, longest_length_for, plan_resolved, refuse_length
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_planning_arguments(parser, "a preset, the path of one, or a model")
     add_memory_limit(parser)
     add_goal(parser)
-    parser.add_argument("--length", type=int, metavar="TOKENS", help="the same as --set max_length=TOKENS")
+    parser.add_argument("--length", type=whole_number, metavar="TOKENS", help="the same as --set max_length=TOKENS")
     parser.add_argument("--method", choices=METHODS, help="in place of the preset's; lora for a model")
     parser.add_argument("--solve", choices=QUESTIONS, help="the longest length (default), the largest batch, the"
                         " fewest GPUs of the type of --gpu, or which hardware (default for a model alone)")  # fmt: skip

@@ -6,6 +6,8 @@ import argparse
 import os
 import subprocess
 
+from app.cli.parser import whole_number
+from app.cli.run_arguments import add_runs_dir
 from app.services.models import find_model
 from app.services.runs import find_run
 from core.run.interpreter import child_environment, python_argv
@@ -14,17 +16,21 @@ from planner.errors import ConfigError, RunNotFound
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "source", metavar="RUN_OR_MODEL", help="a run (id, its last four characters, path, last), or a model"
+        "source", metavar="RUN_OR_MODEL", help="a run (id, the beginning or end of it, folder, last), or a model"
     )
     parser.add_argument("prompt", metavar="PROMPT", help="the question; - reads standard input")
     parser.add_argument("--system", metavar="TEXT", help="system prompt")
-    parser.add_argument("--step", type=int, metavar="N", help="a run's checkpoint of this step instead of its newest")
+    parser.add_argument(
+        "--step", type=whole_number, metavar="N", help="a run's checkpoint of this step instead of its newest"
+    )
     parser.add_argument("--base", action="store_true", help="a run's model before its training, to compare")
     parser.add_argument("--adapter", metavar="DIR", help="a folder with adapter_config.json, for a model")
-    parser.add_argument("--max-new-tokens", type=int, default=256, metavar="N")
-    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
-    parser.add_argument("--top-p", type=float, default=1.0)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--max-new-tokens", type=whole_number, default=256, metavar="N", help="at most (default 256)")
+    parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (default)")
+    parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="above temperature 0: of the likeliest"
+                        " tokens that together reach this share (default 1, all)")  # fmt: skip
+    parser.add_argument("--seed", type=whole_number, default=0, metavar="N", help="of the draws above temperature 0")
+    add_runs_dir(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 def _source(args: argparse.Namespace) -> list[str]:
     """Raises: ConfigError when it is neither a run nor a model, or a flag belongs to the other one."""
     try:
-        directory = find_run(args.source)
+        directory = find_run(args.source, args.runs_dir)
     except RunNotFound as not_a_run:
         try:
             _, model = find_model(args.source)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 
+from app.cli.parser import whole_number
 from app.cli.run_arguments import add_run_arguments, run_of
 from app.services.runs import observed_state
 from core.run.directory import RunDirectory
@@ -17,7 +18,7 @@ _POLL_SECONDS = 0.25
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the run has ended")
-    parser.add_argument("-n", "--lines", type=int, metavar="N", help="only the last N lines of what is there")
+    parser.add_argument("-n", "--lines", type=whole_number, metavar="N", help="only the last N lines of what is there")
     parser.add_argument("--supervisor", action="store_true", help="the supervisor's own log, empty when all is well")
 
 

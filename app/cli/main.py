@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from app.cli.parser import Parser, print_error
 from planner.errors import LongfitError
 
 # verb -> (module, help). Help stands here so that `longfit --help` imports no verb.
@@ -26,6 +27,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "stop": ("app.cli.stop", "save and stop a run"),
     "resume": ("app.cli.resume", "go on with a stopped or lost run"),
     "logs": ("app.cli.logs", "the log of a run"),
+    "postmortem": ("app.cli.postmortem", "why a run failed, and what would fit"),
     "infer": ("app.cli.infer", "answer a prompt with a trained adapter"),
     "preset": ("app.cli.preset", "list, show or save presets"),
     "gpus": ("app.cli.gpus", "GPUs of this machine and of the catalog"),
@@ -36,9 +38,9 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 
 
-def build_parser(verb: str | None = None) -> argparse.ArgumentParser:
+def build_parser(verb: str | None = None) -> Parser:
     """The parser; only ``verb`` gets its arguments, the others are names with help."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="longfit", description="Plan, train and watch long-context fine-tuning.",
         epilog="exit codes: 0 ok, 1 run failed, 2 bad input, 3 does not fit, 4 out of memory, 5 environment, "
         "6 run not found or lost, 130 interrupted",
@@ -60,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = build_parser(verb)
     args, args.rest = parser.parse_known_args(arguments)
     if args.rest and not getattr(args, "takes_rest", False):  # sft and import read the flags of other tools
-        parser.error(f"unrecognized arguments: {' '.join(args.rest)}")
+        _parser_of(parser, args).refuse_unknown(args.rest)
     if args.version:
         from importlib.metadata import version
 
@@ -81,12 +83,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def print_error(error: LongfitError) -> None:
-    print(f"error: {error.what}", file=sys.stderr)
-    if error.why:
-        print(f"  why: {error.why}", file=sys.stderr)
-    if error.fix:
-        print(f"  fix: {error.fix}", file=sys.stderr)
+def _parser_of(parser: Parser, args: argparse.Namespace) -> Parser:
+    """The parser of the verb that was named, and of its action where it has some (`preset save`)."""
+    for dest in ("verb", "action"):
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction) and action.dest == dest and getattr(args, dest, None):
+                parser = action.choices[getattr(args, dest)]
+    return parser
 
 
 if __name__ == "__main__":

@@ -9,9 +9,11 @@ import time
 from typing import Any
 
 from app.cli.run_arguments import add_runs_dir
+from app.services.locations import default_runs_dir
 from app.services.run_summary import last_train_row
 from app.services.runs import RunSnapshot, list_runs
 from app.views.format import format_duration, format_loss
+from planner.errors import ConfigError
 
 _HEAD = ("RUN", "STATE", "STEP", "LOSS", "MODEL", "LENGTH", "AGE")
 
@@ -22,6 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """0, also without a run; 2 when --runs-dir is no folder."""
+    if args.runs_dir is not None and not args.runs_dir.is_dir():
+        raise ConfigError(
+            f"There is no folder {args.runs_dir}.", why="--runs-dir names the folder that holds the runs' folders.",
+            fix="Leave it out for ./runs.",
+        )  # fmt: skip
     found = list_runs(args.runs_dir)
     if args.json:
         content = {
@@ -38,7 +46,8 @@ def run(args: argparse.Namespace) -> int:
     for path, reason in found.unreadable:
         print(f"{path.name} cannot be read: {reason}", file=sys.stderr)
     if not found.runs:
-        print("no runs yet: longfit train PRESET starts one", file=sys.stderr)
+        root = (args.runs_dir or default_runs_dir()).absolute()
+        print(f"no runs in {root}: longfit train PRESET starts one, --runs-dir looks elsewhere", file=sys.stderr)
     return 0
 
 

@@ -9,13 +9,14 @@ import socket
 import sys
 from contextlib import suppress
 
+from app.cli.parser import whole_number
 from app.cli.run_arguments import add_runs_dir
 from app.services.extras import require_extra
 from app.services.locations import default_runs_dir
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", type=int, metavar="N", help="default: the first free one from 7860 on")
+    parser.add_argument("--port", type=whole_number, metavar="N", help="default: the first free one from 7860 on")
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS",
                         help="address to serve on; any but the loopback asks visitors for a token")  # fmt: skip
     parser.add_argument("--token", action="store_true",

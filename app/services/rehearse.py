@@ -10,13 +10,14 @@ import os
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from app.services.calibration import calibration_record, store_calibration
 from app.services.hardware import find_gpu, with_memory_limit
+from app.services.launch import refuse_what_does_not_fit
 from app.services.models import model_config
 from app.services.planning import (
     Planned,
@@ -80,11 +81,16 @@ class Rehearsal:
 
 def rehearse_preset(
     preset: str | Preset, overrides: Mapping[str, Any] | None = None, *, gpu: str | None = None,
-    limit_bytes: int | None = None, steps: int = 3,
+    limit_bytes: int | None = None, steps: int = 3, allow_host_over: bool = True,
+    on_start: Callable[[], None] = lambda: None,
 ) -> Rehearsal:  # fmt: skip
     """``gpu`` as in cluster_for_launch. ``limit_bytes``: behave like a device that has no more than this.
+    ``on_start`` is called once all is checked, just before the processes start.
 
-    Raises: ConfigError for a wrong preset or limit, LaunchError when the processes end without an answer.
+    A GPU that is too small only ends the rehearsal; host memory that does not suffice may end other processes.
+
+    Raises: ConfigError for a wrong preset or limit, DoesNotFit when host memory does not suffice and that is not
+    allowed, LaunchError when the processes end without an answer.
     """
     if steps < 2:
         raise ConfigError(
@@ -98,6 +104,9 @@ def rehearse_preset(
         planned = _under_limit(planned, limit_bytes)
     refuse_errors(planned.plan)
     refuse_planned_only(planned.plan)
+    if not allow_host_over and planned.plan.host_verdict == "over":
+        refuse_what_does_not_fit(planned.plan)
+    on_start()
     config = planned.resolved.config
     with tempfile.TemporaryDirectory(prefix="longfit-rehearsal-") as name:
         folder = Path(name)

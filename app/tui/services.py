@@ -126,7 +126,8 @@ class Services:
         from app.services.rehearsal_process import RehearsalProcess
 
         text = self.preset_text(draft.preset, draft.overrides)
-        return RehearsalProcess(text, arguments=("--gpu", "cpu") if draft.gpu == "cpu" else ())
+        gpu = ("--gpu", "cpu") if draft.gpu == "cpu" else ()
+        return RehearsalProcess(text, arguments=("--force", *gpu))  # a plan that is over was confirmed before
 
     def save_preset(self, preset: Preset) -> Path:
         from app.services.presets import save_preset

@@ -55,6 +55,14 @@ def test_a_run_is_found_by_its_last_characters_and_prompts_may_begin_with_a_dash
     assert after(command, "--temperature") == "0.5"
 
 
+def test_a_run_of_another_runs_folder(started, tmp_path, monkeypatch):
+    commands, run_dir, _ = started
+    monkeypatch.setenv("LONGFIT_RUNS", str(tmp_path / "elsewhere"))
+    assert main(["infer", "last", "why?"]) == 2
+    assert main(["infer", "last", "why?", "--runs-dir", str(run_dir.parent)]) == 0
+    assert after(commands[-1], "--run") == str(run_dir)
+
+
 def test_a_model_folder_answers_with_an_adapter(started):
     commands, _, model = started
     assert main(["infer", str(model), "why?", "--adapter", "/some/adapter"]) == 0

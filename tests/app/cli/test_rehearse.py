@@ -52,3 +52,16 @@ def test_the_exit_code_is_that_of_a_run(monkeypatch, capsys, failure, code, as_j
         assert json.loads(out)["instants"][0]["measured_bytes"] == 10**10
     else:
         assert ("It did not run" in out) == (failure is not None)
+
+
+def test_a_plan_beyond_host_memory_is_not_rehearsed_unasked(monkeypatch, capsys):
+    """It could end other processes of this machine."""
+    from app.cli.main import main
+    from app.services import rehearse as service
+
+    monkeypatch.setattr(service, "_run", lambda *given: pytest.fail("processes were started"))
+    wide = ["rehearse", "demo-smollm2", "--set", "per_device_train_batch_size=4096", "--set", "fused_loss=null"]
+    assert main(wide) == 3
+    said = capsys.readouterr().err
+    assert "does not fit on this machine" in said
+    assert "rehearsing" not in said  # nothing was begun

@@ -85,6 +85,32 @@ def test_attach_to_a_failing_run_explains_and_says_it_by_the_exit_code(start, lo
     assert out.startswith("failed: step 2 of 5")
 
 
+def test_postmortem_says_why_a_run_failed_and_that_one_has_not(start, longfit):
+    failed = start(steps=5, fail_at=3)
+    wait_for(lambda: observed_state(failed).status == "failed")
+    code, out, _ = longfit("postmortem", failed.id)
+    assert code == 0
+    assert out.startswith("FAILED: ")
+    assert "no memory left for step 3" in out
+    assert json.loads(longfit("postmortem", failed.id, "--json")[1])["kind"] == "oom"
+    done = start(steps=1)
+    wait_for(lambda: observed_state(done).status == "done")
+    code, out, err = longfit("postmortem", done.id)
+    assert (code, out) == (0, "")
+    assert f"{done.id} has not failed; DONE" in err
+    assert longfit("postmortem", done.id, "--json")[1] == "{}\n"
+
+
+def test_attach_to_a_run_that_has_ended_tells_it_in_the_order_it_happened(start, longfit):
+    run = start(steps=4, step_seconds=0.02, save_steps=2)
+    wait_for(lambda: read_state(run).status == "done")
+    said = longfit("attach", run.id)[2]
+    clocks = [line.split()[0] for line in said.splitlines() if line[2:3] == ":"]
+    assert len(clocks) > 3
+    assert clocks == sorted(clocks)
+    assert said.index("step 4/4") < said.index("finished: done")
+
+
 def test_ctrl_c_detaches_says_so_and_leaves_the_run_alone(start, longfit, monkeypatch):
     run = start(steps=100_000, step_seconds=0.01)
     wait_for_step(run, 1)
@@ -178,6 +204,13 @@ def test_runs_lists_what_is_there(start, longfit, tmp_path):
         (failed.id, "failed", 1.0), (done.id, "done", pytest.approx(1 / 3)),
     ]  # fmt: skip
     assert listed["unreadable"][0]["path"] == str(broken.path)
+
+
+def test_runs_of_a_folder_that_is_not_there(capsys, tmp_path):
+    assert main(["runs", "--runs-dir", str(tmp_path / "nowhere")]) == 2
+    assert "There is no folder" in capsys.readouterr().err
+    assert main(["runs", "--runs-dir", str(tmp_path)]) == 0
+    assert f"no runs in {tmp_path}" in capsys.readouterr().err
 
 
 def test_logs_show_what_workers_printed(start, longfit):

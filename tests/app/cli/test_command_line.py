@@ -1,0 +1,37 @@
+"""What is wrong with a command line is said in the words of every other error, with the nearest name."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.cli.main import main
+
+
+@pytest.mark.parametrize(
+    ("argv", "facts"),
+    [
+        (["plna"], ("there is no 'plna'", "Did you mean plan?")),
+        (["preset", "shw"], ("there is no 'shw'", "list, show, save, diff", "Did you mean show?")),
+        (["plan", "p", "--lader"], ("longfit plan does not know --lader", "Did you mean --ladder?")),
+        (["preset", "diff", "a", "b", "--jsn"], ("longfit preset diff does not know --jsn", "Did you mean --json?")),
+        (["plan", "p", "q"], ("'q' is one too many", "longfit plan --help")),
+        (["plan"], ("required: preset", "longfit plan --help")),
+        (["plan", "p", "--goal", "fast"], ("there is no --goal fast", "cheapest", "Did you mean fastest?")),
+        (["fit", "m", "--length", "16k"], ("--length", "'16k' is no whole number; write 16384")),
+        (["--nonsense"], ("longfit does not know --nonsense", "longfit --help")),
+    ],
+)
+def test_it_is_refused_with_the_nearest_name(capsys: pytest.CaptureFixture[str], argv, facts) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("error: ")
+    for fact in facts:
+        assert fact in said.err
+
+
+def test_a_length_may_be_written_with_a_separator(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "Qwen/Qwen2.5-7B-Instruct", "--gpu", "A10", "--length", "4_096"]) == 0
+    assert "the preset asks for 4096" in capsys.readouterr().out
