@@ -71,6 +71,8 @@ def read_source(words: list[str]) -> str:
         return _decoded(path.read_bytes(), words[0])
     if path.suffix in (".yaml", ".yml", ".json", ".sh", ".txt", ".py") and not any(map(str.isspace, words[0])):
         raise ConfigError(f"There is no file {words[0]}.", why=f"Looked from {Path.cwd()}.")
+    if path.is_dir():
+        raise ConfigError(f"{words[0]} is a folder.", why="A command or a configuration is one file.")
     return words[0]
 
 

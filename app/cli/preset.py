@@ -7,7 +7,14 @@ import json
 import sys
 from dataclasses import replace
 
-from app.services.presets import list_presets, load_preset, parse_override, preset_text, save_preset
+from app.services.presets import (
+    list_presets,
+    load_preset,
+    parse_override,
+    preset_text,
+    save_preset,
+    unreadable_presets,
+)
 from planner.types import Preset
 
 
@@ -41,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
         width = max(len(preset.name) for preset in presets)
         for preset in presets:
             print(f"{preset.name:<{width}}  {preset.origin:<8}  {preset.description}")
+        for error in unreadable_presets():
+            print(error, file=sys.stderr)
         return 0
     preset = load_preset(args.preset)
     if args.action == "show":

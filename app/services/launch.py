@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -18,6 +19,8 @@ from app.services.planning import Planned, cluster_for_launch, plan_preset, refu
 from app.services.prepare_data import Progress, prepare_data
 from app.services.presets import load_preset, preset_text
 from app.services.runs import is_attended, observed_state
+from app.views.format import format_bytes
+from app.views.run_view import set_arguments
 from core.run.command import DEFAULT_TARGET, Device, WorkerCommand, worker_command
 from core.run.directory import RunDirectory, create_run
 from core.run.environment import describe_environment
@@ -53,14 +56,24 @@ def refuse_what_does_not_fit(plan: Plan) -> None:
         return
     worst = plan.worst_gpu
     fitting = next((found for found in plan.alternatives if found.verdict in ROOMY), None)
-    why = f"The worst of {len(plan.gpus)} needs {worst.used_bytes:,} of {worst.usable_bytes:,} usable bytes."
-    if plan.host_verdict == "over":
-        why += f" Host memory needs {plan.host_bytes:,} of {plan.cluster.host_bytes_per_node:,} bytes."
+    device = "process" if plan.cluster.gpu.kind == "cpu" else "GPU"
+    whose = f"The fullest of {len(plan.gpus)} {device}{'es' if device == 'process' else 's'}"
+    why = f"{whose if len(plan.gpus) > 1 else f'The {device}'} needs {_of(worst.used_bytes, worst.usable_bytes)}."
+    if plan.host_verdict == "over" and device == "GPU":  # a CPU process is host memory
+        why += f" Host memory needs {_of(plan.host_bytes, plan.cluster.host_bytes_per_node)}."
     if plan.disk_verdict == "over":
-        why += f" The checkpoints need {plan.disk_bytes:,} of {plan.cluster.disk_free_bytes or 0:,} free bytes."
-    changes = " ".join(f"--set {key}={value}" for key, value in fitting.changes) if fitting is not None else ""
+        why += f" The checkpoints need {_of(plan.disk_bytes, plan.cluster.disk_free_bytes or 0)}."
+    changes = shlex.join(set_arguments(dict(fitting.changes))) if fitting is not None else ""
     fix = f"It fits with {changes}." if changes else "Lower max_length, or use more or larger GPUs."
+    if device == "process" and not changes:
+        fix = (
+            f"This machine has no GPU that can be used; `longfit plan {plan.config.name}` plans for the one it is for."
+        )
     raise DoesNotFit(f"{plan.config.name} does not fit on this machine.", why=why, fix=fix)
+
+
+def _of(needed_bytes: int, usable_bytes: int) -> str:
+    return f"{format_bytes(needed_bytes)} of {format_bytes(usable_bytes)}"
 
 
 def launch_preset(

@@ -6,6 +6,7 @@ Optimization keys are not listed here: they come from the registry's dataclasses
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -191,16 +192,12 @@ def _scalar(kind: Kind, value: Any, name: str) -> Any:
             raise ConfigError(
                 f"{name} is {value}.", why="A leading zero reads as octal to some programs.", fix=f"Write {plain}."
             )
-        looks_like_number = isinstance(value, str) and _is_number(value)
-        thousands = re.fullmatch(r"(\d+)[kK]", value.strip()) if isinstance(value, str) and kind == "int" else None
+        plain = _written_out(value, kind) if isinstance(value, str) else ""
+        write = "Write it without quotes:" if plain == value else "Write"
         raise ConfigError(
             f"{name} is the text {value!r}." if isinstance(value, str) else f"{name} is {value!r}.",
             why=f"It must be {'a whole number' if kind == 'int' else 'a number'}.",
-            fix=f"Write it without quotes: {name.split()[-1]}: {value}"
-            if looks_like_number
-            else f"Write {name.split()[-1]}: {1024 * int(thousands[1])}."
-            if thousands
-            else "",
+            fix=f"{write} {name.split()[-1]}: {plain}" if plain else "",
         )
     if kind == "int":
         if isinstance(value, float) and not value.is_integer():
@@ -211,9 +208,14 @@ def _scalar(kind: Kind, value: Any, name: str) -> Any:
     return float(value)
 
 
-def _is_number(text: str) -> bool:
+def _written_out(text: str, kind: Kind) -> str:
+    """The number that was meant by `16k`, `1M`, `16,384` or `"8192"`; empty when none was."""
+    text = text.strip()
+    if kind == "int" and (short := re.fullmatch(r"(\d+)([kKmM])", text)):
+        return str(int(short[1]) * (1024 if short[2] in "kK" else 1024**2))
+    if kind == "int" and re.fullmatch(r"\d{1,3}(,\d{3})+", text):
+        return text.replace(",", "")
     try:
-        float(text)
+        return text if math.isfinite(float(text)) else ""
     except ValueError:
-        return False
-    return True
+        return ""

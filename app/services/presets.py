@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from planner.errors import ConfigError
 from planner.types import Preset
 
 Origin = Literal["built-in", "project", "user", "file"]
+_DATA_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".txt", ".md", ".gz")  # .json may be either
 
 
 def _folders() -> tuple[tuple[Origin, Path], ...]:
@@ -33,9 +34,13 @@ def preset_names() -> dict[str, tuple[Origin, Path]]:
 
 
 def list_presets() -> tuple[Preset, ...]:
-    return tuple(
-        parse_preset(path.read_text("utf-8"), path=path, origin=origin) for origin, path in preset_names().values()
-    )
+    """Every preset that can be read; unreadable_presets tells of the others."""
+    return tuple(found for found in _read_all() if isinstance(found, Preset))
+
+
+def unreadable_presets() -> tuple[ConfigError, ...]:
+    """What is wrong with each preset's file that cannot be read."""
+    return tuple(found for found in _read_all() if isinstance(found, ConfigError))
 
 
 def load_preset(name_or_path: str) -> Preset:
@@ -45,21 +50,23 @@ def load_preset(name_or_path: str) -> Preset:
         origin, path = known[name_or_path]
         return parse_preset(_read(path), path=path, origin=origin)
     path = Path(os.path.expanduser(name_or_path))
+    if path.suffix in _DATA_SUFFIXES:
+        raise ConfigError(
+            f"{name_or_path} is data, not a preset.", why="A preset names the model, the data and how to train.",
+            fix=f"longfit preset save PRESET mine --set data.train=[{name_or_path}]",
+        )  # fmt: skip
     if path.is_file():
         return parse_preset(_read(path), path=path, origin="file")
-    if path.suffix in (".yaml", ".yml") or "/" in name_or_path:
-        raise ConfigError(f"There is no preset file {name_or_path}.", fix="`longfit preset list` shows the presets.")
-    near = difflib.get_close_matches(name_or_path, known, n=3, cutoff=0.4)
-    raise ConfigError(
-        f"There is no preset named {name_or_path!r}.",
-        fix=f"Did you mean {' or '.join(near)}?" if near else "`longfit preset list` shows the presets.",
-    )
+    raise _no_preset(name_or_path, path, known)
 
 
 def parse_preset(text: str, *, path: Path, origin: Origin) -> Preset:
     values = load_yaml(text, where=str(path))
     if not isinstance(values, dict) or not values:
-        raise ConfigError(f"{path} is not a preset.", why="A preset is a mapping of keys to values.")
+        raise ConfigError(
+            f"{path} is not a preset.", why="A preset is a mapping of keys to values.",
+            fix="`longfit preset show demo-smollm2` shows one.",
+        )  # fmt: skip
     hardware = values.get("hardware") or {}
     if not isinstance(hardware, Mapping):
         raise ConfigError(f"{path}: hardware is {hardware!r}.", fix="Write hardware: {gpu: A10, count: 2}.")
@@ -89,8 +96,12 @@ def preset_text(preset: Preset, overrides: Mapping[str, Any] | None = None) -> s
 
 def save_preset(preset: Preset, *, overwrite: bool = False) -> Path:
     """Write it among the user's presets. Raises: ConfigError when the name is taken or no file name."""
-    if not preset.name or Path(preset.name).name != preset.name or preset.name.startswith("."):
-        raise ConfigError(f"{preset.name!r} cannot be a preset's name.", fix="Use letters, digits, '.', '_' and '-'.")
+    if not preset.name or Path(preset.name).name != preset.name or preset.name.startswith((".", "-")):
+        raise ConfigError(
+            f"{preset.name!r} cannot be a preset's name.",
+            why="It becomes the name of a file: without a slash, and with no dot or dash in front.",
+            fix="Use letters, digits, '.', '_' and '-'.",
+        )
     path = user_presets_dir() / f"{preset.name}.yaml"
     if path.exists() and not overwrite:
         raise ConfigError(f"A preset named {preset.name!r} exists already: {path}.", fix="Choose another name.")
@@ -135,8 +146,40 @@ def parse_override(text: str) -> tuple[str, Any]:
     return key.strip(), load_yaml(value, where=f"--set {key.strip()}")
 
 
+def _read_all() -> Iterator[Preset | ConfigError]:
+    for origin, path in preset_names().values():
+        try:
+            yield parse_preset(_read(path), path=path, origin=origin)
+        except ConfigError as error:
+            yield error
+
+
+def _no_preset(name: str, path: Path, known: Iterable[str]) -> ConfigError:
+    """What is there instead, when something is: a folder, a model, or names like it."""
+    from app.services.models import is_model  # here only: it reads catalogs
+
+    if is_model(name):
+        return ConfigError(
+            f"{name} is a model, not a preset.",
+            why="A preset says what is trained on and how, too.",
+            fix=f"`longfit fit {name}` says which GPU it takes; `longfit preset save PRESET mine --set model={name}` "
+            "makes a preset for it.",
+        )
+    if path.is_dir():
+        return ConfigError(f"{name} is a folder, not a preset.", fix="Give the path of a YAML file in it.")
+    if path.suffix in (".yaml", ".yml") or "/" in name:
+        return ConfigError(f"There is no preset file {name}.", fix="`longfit preset list` shows the presets.")
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    return ConfigError(
+        f"There is no preset named {name!r}.",
+        fix=f"Did you mean {' or '.join(near)}?" if near else "`longfit preset list` shows the presets.",
+    )
+
+
 def _read(path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"The preset {path} cannot be read.", why=f"{error}.") from None
+        raise ConfigError(
+            f"The preset {path} cannot be read.", why=f"{error}.", fix="A preset is a YAML file in UTF-8."
+        ) from None

@@ -76,9 +76,21 @@ def test_what_does_not_fit_is_refused_with_numbers_before_anything_is_written(pr
     )  # fmt: skip
     with pytest.raises(DoesNotFit) as caught:
         launching.refuse_what_does_not_fit(small)
-    assert "1,000 usable bytes" in str(caught.value)
+    assert "of 1000 B" in str(caught.value)
+    assert "no GPU that can be used; `longfit plan" in caught.value.fix
     assert caught.value.exit_code == 3
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_change_that_would_fit_can_be_pasted_into_a_shell(preset):
+    plan = launching.plan_for_launch(preset).plan
+    fitting = launching.replace(
+        launching.plan_for_launch("qwen2.5-7b-8k-1x24g").plan.alternatives[0],
+        verdict="fits", changes=(("gradient_checkpointing", {"save_attention": True}), ("lora", False)),
+    )  # fmt: skip
+    with pytest.raises(DoesNotFit) as caught:
+        launching.refuse_what_does_not_fit(launching.replace(plan, verdict="over", alternatives=(fitting,)))
+    assert "--set 'gradient_checkpointing={save_attention: true}' --set lora=false" in caught.value.fix
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from app.cli.main import main
 from app.services.presets import (
     list_presets,
     load_preset,
@@ -14,6 +16,7 @@ from app.services.presets import (
     parse_preset,
     preset_text,
     save_preset,
+    unreadable_presets,
 )
 from planner.errors import ConfigError
 
@@ -47,6 +50,44 @@ def test_an_unknown_home_folder_is_a_missing_file() -> None:
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(ConfigError, match=r"no preset file nowhere/run\.yaml"):
         load_preset("nowhere/run.yaml")
+
+
+@pytest.mark.parametrize(
+    ("name", "facts"),
+    [
+        ("Qwen/Qwen2.5-7B-Instruct", ("is a model, not a preset", "longfit fit Qwen/Qwen2.5-7B-Instruct")),
+        ("rows.jsonl", ("is data, not a preset", "--set data.train=[rows.jsonl]")),
+        ("folder", ("folder is a folder",)),
+        ("bytes.yaml", ("cannot be read", "UTF-8")),
+    ],
+)
+def test_what_is_no_preset_is_called_what_it_is(tmp_path: Path, name: str, facts: tuple[str, ...]) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError) as caught:
+        load_preset(name)
+    for fact in facts:
+        assert fact in str(caught.value)
+
+
+def test_one_broken_file_hides_no_other_preset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / ".longfit" / "presets"
+    folder.mkdir(parents=True)
+    (folder / "broken.yaml").write_text("a: [1\n")
+    assert "demo-smollm2" in {preset.name for preset in list_presets()}
+    (error,) = unreadable_presets()
+    assert "broken.yaml, line 2" in error.what
+    assert main(["preset", "list"]) == 0
+    said = capsys.readouterr()
+    assert "demo-smollm2" in said.out
+    assert "broken.yaml, line 2" in said.err
+
+
+@pytest.mark.parametrize("name", ["", ".hidden", "-x", "a/b", ".."])
+def test_a_name_that_is_no_file_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be a preset's name"):
+        save_preset(replace(load_preset("demo-smollm2"), name=name))
 
 
 def test_a_saved_preset_is_found_by_name_and_holds_the_changes(tmp_path: Path) -> None:
