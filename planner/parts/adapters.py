@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from planner.effects import Drop, Effect, Scale, TermSpec, Work
 from planner.optimization import PlanContext
 from planner.parts.activations import SAVED, SAVED_BY_DOWN, SAVED_BY_MLP, both_layers
 from planner.parts.launches import ADAPTER_BACKWARD, ADAPTER_FORWARD, ADAPTER_RECOMPUTE, CASTS, launch_work
+from planner.parts.mlp_forward import forward_bytes
 from planner.parts.mlp_moments import MlpPath, Moment, fullest_moment, without_adapters
 from planner.parts.optimizer import trained_terms, trained_work
 from planner.parts.recompute import (
@@ -115,7 +117,7 @@ def adapter_effect(ctx: PlanContext, *, rank: int, targets: str, dropout: float,
                 key=f"other_layers.{piece}", numerator=s.N - 2, denominator=s.N - 1,
                 formula="the first norm's input needs no gradient",
             )
-            for piece in ("norm1", "alias.norm1")
+            for piece in ("norm1", "alias.norm1", "adapter.attention.input_masks")
             if s.N > 1 and num_recomputed_layers(ctx.config, ctx.model) == 0  # the first layer is not a recomputed one
         ),
         add_work=(*_adapter_work(ctx, s, names, count, element), *trained_work(ctx, "adapters", trained)),
@@ -133,7 +135,6 @@ def _saved_by_adapters(
     casts = s.is_half and element == 4
     own_copies = casts or dropout > 0
     saved = _saved_element(ctx, element)
-    mask = 1 if dropout > 0 else 0
     terms: list[TermSpec] = []
 
     def add(piece: str, instants: frozenset[Instant], members: list[str], shared: set[str]) -> None:
@@ -141,16 +142,18 @@ def _saved_by_adapters(
         if not members:
             return
         width = sum(s.linears[name][0] for name in members if name not in shared)
-        masks = mask * sum(s.linears[name][0] for name in members)
-        per_token = saved * width + masks + saved * rank * len(members)
+        per_token = saved * width + saved * rank * len(members)
         terms.extend(
             both_layers(
                 s, piece, "activations", instants, per_token * s.T,
-                f"({saved} * {width} input{f' + {masks} masks' if masks else ''} + {saved}r * {len(members)}) * T: "
-                f"inputs of A and B of {', '.join(members)}",
+                f"({saved} * {width} input + {saved}r * {len(members)}) * T: inputs of A and B of {', '.join(members)}",
                 source="peft tuners/lora/layer.py",
             )
         )  # fmt: skip
+        if dropout > 0:
+            masks = sum(s.linears[name][0] for name in members)
+            text = f"{masks} * T: dropout masks of {', '.join(members)}"
+            terms.extend(both_layers(s, f"{piece}_masks", "activations", instants, masks * s.T, text))
 
     def members_of(*of: str) -> list[str]:
         return [name for name in of if name in names]
@@ -188,19 +191,16 @@ def _transients_of_adapters(
     """What ``base(x) + B(A(x)) * scaling`` holds for a moment in the MLP, in place of the plain path's transients."""
     d, c = s.d, s.c
     recomputes = recomputes_last_layer(ctx)
-    names = _at_the_fullest(ctx, names)
-    casts = s.is_half and element == 4
     path = _mlp_path(ctx, names, rank, element, dropout)
     own = without_adapters(s, fuses_swiglu=path.fuses_swiglu)
     last_norm = (2 * c if path.fuses_norm else 16 if s.is_half else 8) * d
-    if ctx.model.norms_outputs:  # what the last norm of the layer saves is not there while its MLP runs
-        last_norm += 4 * d + 4
-    if s.fuses_gate_up:
-        forward, alone = _of_fused_mlp(ctx, names, casts, last_norm)
-    else:
-        forward, alone = _of_mlp(ctx, names, casts, last_norm)
-    if ctx.model.norms_outputs:
-        forward -= 4 * d + 4
+    # what the last norm of the layer saves is not there while its MLP runs
+    not_yet = 4 * d + 4 if ctx.model.norms_outputs else 0
+    alone = forward_bytes(s, path, saves=False)
+    evaluated = forward_bytes(s, replace(path, drops=False), saves=False)
+    forward = last_norm
+    if ctx.model.experts is None:  # these are counted by parts/expert_layer.py
+        forward = max(last_norm, forward_bytes(s, path, saves=True) - not_yet)
     tiled = ctx.config.optimization("tiled_mlp")
     if tiled is not None:  # the last layer's MLP runs by tiles in forward too
         forward = max(last_norm, alone // min(tiled.as_dict()["tiles"], s.T) + 2 * c * d)
@@ -213,8 +213,9 @@ def _transients_of_adapters(
         ),
         TermSpec(
             key="evaluation.adapter", part="activations", instants=frozenset({"evaluation_forward"}),
-            bytes=(alone + 2 * c * d) * evaluation_tokens(ctx),
-            formula=f"{alone + 2 * c * d} bytes a token: embeddings, layer input, outputs of base and B, scaled, casts",
+            bytes=(evaluated + 2 * c * d) * evaluation_tokens(ctx),
+            formula=f"{evaluated + 2 * c * d} bytes a token: embeddings, layer input, outputs of base and B, scaled, "
+            "casts",
             source="peft tuners/lora/layer.py",
         ),
     ]  # fmt: skip
@@ -230,36 +231,6 @@ def _transients_of_adapters(
             )
         )  # fmt: skip
     return terms
-
-
-def _of_mlp(ctx: PlanContext, names: tuple[str, ...], casts: bool, last_norm: int) -> tuple[int, int]:
-    """Bytes a token of the widest moment of a forward that saves (beyond what it saves), and of one that does not.
-
-    Counted from peft's forward: in 16 bit with fp32 adapters it is that of down_proj (autocast: product, its fp32 cast,
-    the cast back) or of up_proj (no autocast: base, B's output and the scaled one in fp32).
-    """
-    d, f, c = ctx.sizes.d, ctx.sizes.f, ctx.sizes.c
-    adapts_up, adapts_down = "up_proj" in names or "gate_proj" in names, "down_proj" in names
-    beside = 1 if "up_proj" in names else 0  # silu(gate), while up's outputs of base and B, and the scaled one, exist
-    if not casts or not (adapts_up or adapts_down):
-        return max(last_norm, c * (f + 3 * d) if adapts_up else 0), c * ((3 + beside) * f + 2 * d)
-    if ctx.config.autocast:
-        copies = 4 if adapts_down else 3 + beside
-        return max(last_norm, 6 * f + 14 * d if adapts_down else 2 * f + 6 * d), 2 * copies * f + 8 * d
-    return max(last_norm, 4 * f + 8 * d, 2 * f + 18 * d), (10 + 2 * beside) * f + 8 * d
-
-
-def _of_fused_mlp(ctx: PlanContext, names: tuple[str, ...], casts: bool, last_norm: int) -> tuple[int, int]:
-    """The same where one linear makes gate and up: outputs of its base and B are twice as wide, and what it made is
-    alive until the MLP returns."""
-    d, f, c = ctx.sizes.d, ctx.sizes.f, ctx.sizes.c
-    adapts_up, adapts_down = "gate_up_proj" in names, "down_proj" in names
-    if not casts or not (adapts_up or adapts_down):
-        return max(last_norm, c * (2 * f + 3 * d) if adapts_up else 0), c * ((6 if adapts_up else 4) * f + 2 * d)
-    if ctx.config.autocast:
-        return max(last_norm, 6 * f + 14 * d if adapts_down else 4 * f + 6 * d), 12 * f + 8 * d
-    wide = 20 if adapts_up else 10
-    return max(last_norm, (wide - 10 if adapts_up else 4) * f + 8 * d, 2 * f + 18 * d), wide * f + 8 * d
 
 
 def _at_the_fullest(ctx: PlanContext, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -64,12 +64,18 @@ def _backward(s: Sizes, path: MlpPath) -> list[Moment]:
         what = "norm of what the MLP made: its input and five more in fp32, down's input"
         moments.append(Moment(bytes=size, what=what))
     if "down_proj" in path.adapted:
-        if in_fp32:
+        if path.casts and path.drops:
+            size, what = (
+                9 * f + (4 if in_fp32 else 2) * d,
+                "gradient of down's dropped input in fp32, what is left, mask",
+            )
+        elif in_fp32:
             size, what = 8 * f + 4 * d, "down's input and its gradient in fp32"
         elif path.casts:
             size, what = 6 * f + 2 * d, "gradient of down's input in fp32 and cast"
         else:
             size, what = c * (3 * f + d), "gradients of down's input by base and adapter, and their sum"
+        size += c * d if path.norms_output else 0  # the norm's input has a gradient beside the residual's
         moments.append(Moment(bytes=size, what=what))
     if "up_proj" in path.adapted:  # gate's gradient waits; silu(gate), gate and up are gone
         size = 12 * f if in_fp32 else 3 * c * f
@@ -97,7 +103,8 @@ def _recompute(s: Sizes, path: MlpPath) -> list[Moment]:
     waits += 0 if shares_input else c * d
     width = 2 * f if s.fuses_gate_up else f
     outputs = 10 * width if in_fp32 else 3 * c * width  # of the base, of B, and scaled
-    outputs += 4 * d if path.casts and path.autocast else 0  # and the input in fp32, on its way back to 16 bit
+    # and the input in fp32: on its way back to 16 bit, or to what dropout leaves
+    outputs += 4 * d if path.casts and (path.autocast or path.drops) else 0
     moments = []
     if "up_proj" in path.adapted:
         size, which = c * f + silu + outputs, "up"
@@ -114,6 +121,7 @@ def _recompute(s: Sizes, path: MlpPath) -> list[Moment]:
         product += ((4 if path.casts else c) + 1) * f  # what is left of it, and the mask
     output = c * d if adapts_down or path.norms_output else 0  # of the base
     if adapts_down and path.norms_output:  # the norm after it is still to come: of the base, of B, and scaled
-        output = 10 * d if in_fp32 else 3 * c * d
+        dropped = 4 * f if path.drops and path.casts and path.autocast else 0  # gone by then
+        output = max(output, (10 if in_fp32 else 3 * c) * d - dropped)
     moments.append(Moment(bytes=product + waits + output, what="down recomputed: its input and that input's casts"))
     return moments

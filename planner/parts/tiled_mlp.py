@@ -18,7 +18,8 @@ from planner.types import DTYPE_BYTES
 
 MLP = ("gate_proj", "up_proj", "gate_up_proj", "down_proj")
 OF_ONE_TILE = (
-    "mlp", "liger.mlp", "adapter.mlp_input", "adapter.mlp_product", "trainable.mlp_input", "trainable.mlp_product"
+    "mlp", "liger.mlp", "adapter.mlp_input", "adapter.mlp_input_masks", "adapter.mlp_product",
+    "adapter.mlp_product_masks", "trainable.mlp_input", "trainable.mlp_product",
 )  # fmt: skip
 IN_BACKWARD = ("layer_backward.mlp", "layer_backward.liger_mlp", "layer_backward.adapter", "backward_end.adapter")
 IN_FORWARD = ("layer_forward.layer", "layer_forward.adapter")

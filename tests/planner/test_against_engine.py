@@ -178,7 +178,7 @@ def test_a_gpu_without_a_fused_attention_kernel(dtype: str, groups: int) -> None
     assert at_attention == pytest.approx(measured["backward"], rel=0.06)
 
 
-@pytest.mark.parametrize("policy", ["nothing", "both"])
+@pytest.mark.parametrize("policy", ["nothing", "fused loss", "both", "both, one layer kept"])
 @pytest.mark.parametrize("method", ["16-bit adapters", "fp32 adapters, autocast", "fp32 adapters"])
 def test_dropout_keeps_masks_and_dropped_copies(method: str, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # on a GPU the mask is one byte an element; on a CPU torch multiplies by a mask of the input's dtype
@@ -188,4 +188,19 @@ def test_dropout_keeps_masks_and_dropped_copies(method: str, policy: str, monkey
     values: dict[str, Any] = {"optimizations": chosen, "autocast": autocast, "max_length": TOKENS}
     measured = step_peaks(SHAPES["qwen2"], run_config(**values), as_cuda=True)
     planned = planned_peaks("qwen2", True, **values)
-    assert planned["backward"] == pytest.approx(measured["backward"], rel=0.03)
+    assert planned["forward"] == pytest.approx(measured["forward"], rel=0.02)
+    assert planned["backward"] == pytest.approx(measured["backward"], rel=0.01)
+
+
+@pytest.mark.parametrize("targets", ["q_proj,v_proj", "down_proj", "gate_proj,up_proj", "gate_proj"])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("method", ["16-bit adapters", "fp32 adapters, autocast", "fp32 adapters"])
+def test_a_forward_with_adapters_on_some_linears(
+    method: str, dropout: float, targets: str, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr(nn.Dropout, "forward", lambda self, x: torch.native_dropout(x, self.p, self.training)[0])
+    optimizations, autocast = METHODS[method]
+    chosen = {"lora": {**optimizations["lora"], "targets": targets, "dropout": dropout}, **POLICIES["both"]}
+    values: dict[str, Any] = {"optimizations": chosen, "autocast": autocast, "max_length": TOKENS}
+    measured = step_peaks(SHAPES["qwen2"], run_config(**values), as_cuda=True)
+    assert planned_peaks("qwen2", True, **values)["forward"] == pytest.approx(measured["forward"], rel=0.02)

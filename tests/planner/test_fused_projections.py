@@ -85,14 +85,18 @@ def test_adapters_on_some_linears(method: str, targets: str) -> None:
     assert planned["backward"] == pytest.approx(measured["backward"], rel=0.03)
 
 
-@pytest.mark.parametrize("policy", ["nothing", "both"])
+@pytest.mark.parametrize("policy", ["nothing", "fused loss", "both"])
 @pytest.mark.parametrize("method", ["16-bit adapters", "fp32 adapters, autocast", "fp32 adapters"])
-def test_dropout_keeps_masks_and_dropped_copies(method: str, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shape", ["grouped heads", "normed outputs"])
+def test_dropout_keeps_masks_and_dropped_copies(
+    shape: str, method: str, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
     monkeypatch.setattr(nn.Dropout, "forward", _with_a_mask_of_bytes)
     optimizations, autocast = METHODS[method]
     chosen = {"lora": {**optimizations["lora"], "dropout": 0.1}, **POLICIES[policy]}
-    measured, planned = compared("grouped heads", optimizations=chosen, autocast=autocast)
-    assert planned["backward"] == pytest.approx(measured["backward"], rel=0.03)
+    measured, planned = compared(shape, optimizations=chosen, autocast=autocast)
+    assert planned["forward"] == pytest.approx(measured["forward"], rel=0.02)
+    assert planned["backward"] == pytest.approx(measured["backward"], rel=0.01)
 
 
 def _with_a_mask_of_bytes(self: nn.Dropout, x: torch.Tensor) -> torch.Tensor:
