@@ -14,7 +14,7 @@ from planner.explain import gib
 from planner.price import ROOMY, Candidate, price
 from planner.search import largest, longest_length, recommend
 from planner.space import Problem, neighbours
-from planner.types import RunConfig, Verdict
+from planner.types import Alternative, RunConfig, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,16 +31,21 @@ def mend(problem: Problem, *, in_evaluation: bool, limit: int) -> tuple[Mend, ..
 
     ``in_evaluation``: memory ended there, so that fewer rows in one evaluation come first.
     """
-    roomy = _mend(problem, ROOMY, in_evaluation, limit)
+    recommended = recommend(
+        config=problem.config, model=problem.model, cluster=problem.cluster, environment=problem.environment,
+        registry=problem.registry, limit=100, only_this_method=True, experience=problem.experience,
+        expandable_segments=problem.expandable_segments,
+    )  # fmt: skip
+    roomy = _mend(_Search(problem=problem, recommended=recommended, verdicts=ROOMY), in_evaluation, limit)
     if len(roomy) == limit:
         return roomy
     known = [way.changes for way in roomy]
-    tight = [way for way in _mend(problem, ("tight",), in_evaluation, limit) if way.changes not in known]
+    search = _Search(problem=problem, recommended=recommended, verdicts=("tight",))
+    tight = [way for way in _mend(search, in_evaluation, limit) if way.changes not in known]
     return (*roomy, *tight[: limit - len(roomy)])
 
 
-def _mend(problem: Problem, verdicts: tuple[Verdict, ...], in_evaluation: bool, limit: int) -> tuple[Mend, ...]:
-    search = _Search(problem=problem, verdicts=verdicts)
+def _mend(search: _Search, in_evaluation: bool, limit: int) -> tuple[Mend, ...]:
     found: list[Mend] = [*(search.smaller_evaluation() if in_evaluation else ()), *search.combinations()]
     if len(found) < limit:
         found += [way for way in search.one_decision() if way.changes not in [known.changes for known in found]]
@@ -51,15 +56,11 @@ def _mend(problem: Problem, verdicts: tuple[Verdict, ...], in_evaluation: bool, 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Search:
     problem: Problem
+    recommended: tuple[Alternative, ...]  # combinations, the best first, whether they fit or not
     verdicts: tuple[Verdict, ...]  # that count as fitting
 
     def combinations(self) -> Iterator[Mend]:
-        problem = self.problem
-        for found in recommend(
-            config=problem.config, model=problem.model, cluster=problem.cluster, environment=problem.environment,
-            registry=problem.registry, limit=100, only_this_method=True, experience=problem.experience,
-            expandable_segments=problem.expandable_segments,
-        ):  # fmt: skip
+        for found in self.recommended:
             if found.verdict in self.verdicts and found.changes:
                 yield Mend(
                     changes=found.changes, used_bytes=found.used_bytes, tokens_per_second=found.tokens_per_second,

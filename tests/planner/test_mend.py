@@ -10,6 +10,7 @@ import pytest
 from core.optimizations import REGISTRY
 from planner.catalog.gpus import GPUS
 from planner.mend import Mend, mend
+from planner.search import recommend
 from planner.space import Problem
 from tests.planner.plans import LEAN_LORA, QWEN_7B, catalog_model, cluster_of, environment_of, plan_of, run_config
 
@@ -78,6 +79,21 @@ def test_what_has_room_comes_before_what_only_fits() -> None:
         verdicts = [plan_of(model=QWEN_05B, cluster=cluster, **{**values, **keys}).verdict for keys in chosen]
         assert "over" not in verdicts
         assert verdicts == sorted(verdicts, key=lambda verdict: verdict == "tight"), usable
+
+
+def test_combinations_are_searched_once_also_where_nothing_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    values: dict[str, Any] = {"optimizations": LEAN_LORA, "max_length": 32768, "per_device_train_batch_size": 2}
+    expected = ways_out(QWEN_05B, 3, **values)
+    searches: list[Any] = []
+
+    def counted(**inputs: Any) -> Any:
+        searches.append(inputs)
+        return recommend(**inputs)
+
+    monkeypatch.setattr("planner.mend.recommend", counted)
+    assert ways_out(QWEN_05B, 3, **values) == expected
+    assert [way.changes for way in expected] == [(("max_length", 256),)]
+    assert len(searches) == 1
 
 
 @pytest.mark.parametrize("usable", [3, 6, 12])
