@@ -53,7 +53,8 @@ class CheckpointOffload:
             return (
                 Issue(
                     code="offload-on-cpu", severity="warning", what="checkpoint_offload saves nothing on a CPU.",
-                    why="Layer inputs are in host memory already.", fix="Remove checkpoint_offload.",
+                    why="What it moves is in host memory already, and there twice while it is in use.",
+                    fix="Remove checkpoint_offload.",
                     suggestion=(("checkpoint_offload", None),),
                 ),
             )  # fmt: skip

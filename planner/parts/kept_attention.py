@@ -26,7 +26,7 @@ def keep_attention(ctx: PlanContext, checkpointing: Effect) -> Effect:
     if recomputed == 0:
         return checkpointing
     setting = ctx.config.optimization("checkpoint_offload")
-    leaves = not s.on_cpu and outputs_leave(ctx.config, ctx.model)
+    leaves = outputs_leave(ctx.config, ctx.model)
     kept = setting.as_dict()["kept_layers"] if setting and leaves else s.N
     here = ", the others in host memory" if kept < s.N else ""
     added: list[TermSpec] = []

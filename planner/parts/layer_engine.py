@@ -16,6 +16,7 @@ from planner.layer_policy import LayerPolicy, layer_policies, outputs_wait_on_ho
 from planner.optimization import PlanContext
 from planner.parts.adapters import layer_adapters, target_names
 from planner.parts.layer_waiting import LOSS, SOURCE, LayerPart, Moment, Waiting, waiting_of, waiting_terms
+from planner.parts.offload import copies, slot_terms
 from planner.parts.recompute import num_inputs_at_end
 from planner.parts.sizes import Sizes, evaluation_tokens
 from planner.types import Instant, Part
@@ -40,7 +41,12 @@ def layer_engine_effect(ctx: PlanContext) -> Effect:
     waiting = waiting_of(ctx.sizes, policies)
     end = _end(ctx, ranks, policies, waiting)
     return Effect(
-        add=(*waiting_terms(waiting, end), *_working_terms(ctx, ranks, policies, end), *_loss_terms(ctx)),
+        add=(
+            *waiting_terms(waiting, end),
+            *slot_terms(ctx),
+            *_working_terms(ctx, ranks, policies, end),
+            *_loss_terms(ctx),
+        ),
         drop=tuple(Drop(key=key, formula="computed by the layer engine") for key in _REPLACED),
         add_work=_work(ctx, ranks, policies),
         drop_work=tuple(Drop(key=key, formula="computed by the layer engine") for key in _REPLACED_WORK),
@@ -262,7 +268,9 @@ def _work(ctx: PlanContext, ranks: _Ranks, policies: tuple[LayerPolicy, ...]) ->
     # x A^T and dy B read every input and output once; B's share of q, k, v, o and down is added to what is written
     widths = ranks["inputs"] + ranks["outputs"]
     offloaded = sum(policy.offloads for policy in policies)
-    moved = offloaded * c * (s.d + (s.q if outputs_wait_on_host(policies) else 0)) * s.T
+    width, words = s.d, f"{c}d * T: inputs"
+    if outputs_wait_on_host(policies):
+        width, words = width + s.q, f"{c}(d + q) * T: inputs and attention outputs"
     quantised = ctx.config.method == "qlora"
     dequantised = (2 * s.N + recomputed) * c * sum(i * o for i, o in s.linears.values()) if quantised else 0
     work = [
@@ -293,13 +301,8 @@ def _work(ctx: PlanContext, ranks: _Ranks, policies: tuple[LayerPolicy, ...]) ->
             formula=f"4 * N * {LAYER_LAUNCH_NS} ns: kernels started one by one",
         ),
     ]  # fmt: skip
-    if moved:
-        work.append(
-            Work(
-                key="pcie.engine.offload", kind="pcie", amount=2 * moved, overlapped=True,
-                formula=f"2 * {offloaded} layers * {c}(d + q) * T: out in forward, in again in backward",
-            )
-        )  # fmt: skip
+    if offloaded:
+        work.append(copies("engine.offload", ctx, offloaded * c * width * s.T, f"{offloaded} layers * {words}"))
     if dequantised:
         work.append(
             Work(

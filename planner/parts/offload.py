@@ -8,7 +8,7 @@ from planner.optimization import PlanContext
 from planner.parallel import padded_length
 from planner.parts.adapters import fullest_moments
 from planner.parts.recompute import norm_copies_input, num_inputs_at_end, num_recomputed_layers
-from planner.types import DTYPE_BYTES, Instant, ModelSpec, RunConfig
+from planner.types import DTYPE_BYTES, INSTANTS, Instant, ModelSpec, RunConfig
 
 
 def num_offloaded_layers(config: RunConfig, model: ModelSpec, kept_layers: int) -> int:
@@ -50,23 +50,41 @@ def offload_effect(ctx: PlanContext, *, kept_layers: int) -> Effect:
     s = ctx.sizes
     recomputed = num_recomputed_layers(ctx.config, ctx.model)
     offloaded = num_offloaded_layers(ctx.config, ctx.model, kept_layers)
-    if offloaded == 0 or ctx.sizes.on_cpu:  # a CPU process keeps them in its own memory, elsewhere
+    if offloaded == 0:
         return Effect()
     moved, words = s.c * s.d * s.T, f"{s.c}d * T: inputs"
     if outputs_leave(ctx.config, ctx.model):
         moved, words = moved + s.c * s.num_q, f"{s.c}(d + q) * T: inputs and attention outputs"
     return Effect(
-        add=_inputs_on_gpu(ctx, recomputed, kept_layers),
+        add=(*_inputs_on_gpu(ctx, recomputed, kept_layers), *slot_terms(ctx)),
         drop=(
             Drop(key="layer_inputs", formula="they wait in host memory"),
             Drop(key="layer_inputs.last", formula="they wait in host memory"),
         ),
-        add_work=(
-            Work(
-                key="pcie.offload", kind="pcie", amount=2 * offloaded * moved, overlapped=True,
-                formula=f"2 * {offloaded} layers * {words} out in forward, in again in backward",
-            ),
+        add_work=(copies("offload", ctx, offloaded * moved, f"{offloaded} layers * {words}"),),
+    )
+
+
+def slot_terms(ctx: PlanContext) -> tuple[TermSpec, ...]:
+    """On a CPU the slots are in the process: they stay from the first forward on, and what comes back is a copy."""
+    size = offloaded_host_bytes(ctx.config, ctx.model) if ctx.sizes.on_cpu else 0
+    return (
+        TermSpec(
+            key="host_slots", part="checkpoints", instants=frozenset(INSTANTS) - {"load"}, bytes=size,
+            formula=f"{size}: slots of what checkpoint_offload sends away, in this process on a CPU", basis="exact",
+            source="core/offload/host_slots.py",
         ),
+    )  # fmt: skip
+
+
+def copies(name: str, ctx: PlanContext, moved: int, words: str) -> Work:
+    """Out in forward, in again in backward: beside compute on a GPU, read and written in turn on a CPU."""
+    if ctx.sizes.on_cpu:
+        text = f"4 * {words} read and written, in forward and again in backward"
+        return Work(key=f"memory.{name}", kind="memory", amount=4 * moved, formula=text)
+    return Work(
+        key=f"pcie.{name}", kind="pcie", amount=2 * moved, overlapped=True,
+        formula=f"2 * {words} out in forward, in again in backward",
     )  # fmt: skip
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from planner.model_spec import model_spec_from_config
+from tests.planner.engine_bytes import step_peaks
 from tests.planner.plans import (
     LEAN_LORA,
     QWEN_7B,
@@ -14,6 +16,7 @@ from tests.planner.plans import (
     cpu_cluster,
     issue_of,
     plan_of,
+    run_config,
 )
 
 GIB = 1024**3
@@ -47,15 +50,52 @@ def test_a_host_that_is_too_small_is_told():
     assert plan.host_verdict == "over"
 
 
-def test_on_a_cpu_it_moves_nothing_out_of_the_process():
-    keeping = {"lora": {}, "gradient_checkpointing": {"save_attention": True}}
+@pytest.mark.parametrize("save_attention", [False, True])
+@pytest.mark.parametrize("engine", ["module", "layer"])
+def test_on_a_cpu_it_moves_nothing_out_of_the_process(engine, save_attention):
+    keeping = {"lora": {}, "gradient_checkpointing": {"save_attention": save_attention}, "fused_loss": {}}
+    values = {"dtype": "float32", "max_length": 2048, "model": SMOLLM2, "engine": engine}
     plain, offloaded = (
-        plan_of({**keeping, **extra}, cluster=cpu_cluster(), dtype="float32", max_length=2048, model=SMOLLM2)
-        for extra in ({}, {"checkpoint_offload": {}})
+        plan_of({**keeping, **extra}, cluster=cpu_cluster(), **values) for extra in ({}, {"checkpoint_offload": {}})
     )
-    assert offloaded.worst_gpu.used_bytes == plain.worst_gpu.used_bytes
-    assert offloaded.host_bytes == plain.host_bytes
+    widths = SMOLLM2.hidden_size + (SMOLLM2.q_width if save_attention else 0)
+    more = offloaded.worst_gpu.allocated.peak_bytes - plain.worst_gpu.allocated.peak_bytes
+    assert 0 <= more <= 2 * 4 * widths * 2048  # of the layer at work and the one that arrives, which have slots as well
+    assert offloaded.host_bytes > 0
+    assert offloaded.host_bytes == offloaded.worst_gpu.used_bytes
+    assert offloaded.seconds_per_step > plain.seconds_per_step
     assert "offload-on-cpu" in codes(offloaded)
+
+
+CPU_SHAPE = {
+    "model_type": "llama", "hidden_size": 192, "intermediate_size": 256, "num_hidden_layers": 6,
+    "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 500, "tie_word_embeddings": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kept", [1, 3])
+@pytest.mark.parametrize("save_attention", [False, True])
+@pytest.mark.parametrize("engine", ["module", "layer"])
+def test_what_a_cpu_process_holds_with_it(engine, save_attention, kept):
+    """Tensors and slots, counted as torch makes them."""
+    checkpointing = {"gradient_checkpointing": {"save_attention": save_attention}}
+    values = {
+        "optimizations": {
+            "lora": {"rank": 8}, "fused_loss": {"chunk_tokens": 64}, **checkpointing,
+            "checkpoint_offload": {"kept_layers": kept},
+        },
+        "dtype": "float32", "max_length": 512, "engine": engine,
+    }  # fmt: skip
+    measured = step_peaks(CPU_SHAPE, run_config(**values), as_cuda=False)
+    combined = account_of(model=model_spec_from_config("tiny", CPU_SHAPE), cluster=cpu_cluster(), **values).combined
+    static = sum(
+        spec.bytes for spec in combined.specs
+        if spec.key.startswith(("weights", "optimizer")) or (spec.part == "runtime" and spec.key != "load.file_pages")
+    )  # fmt: skip
+    by_instant = combined.bytes_by_instant()
+    of_backward = ("loss_backward", "layer_backward", "attention_backward", "backward_end")
+    assert max(by_instant[i] for i in of_backward) - static == pytest.approx(measured["backward"], rel=0.03)
+    assert by_instant["optimizer_step"] - static == pytest.approx(measured["optimizer_step"], rel=0.03)
 
 
 def test_it_asks_for_checkpointing():
