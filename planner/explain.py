@@ -23,7 +23,7 @@ INSTANT_PHRASES: dict[Instant, str] = {
 }
 COSTS = {
     "gradient_checkpointing": "recomputes layers",
-    "checkpoint_offload": "sends layer inputs to host memory",
+    "checkpoint_offload": "sends what checkpointing keeps to host memory",
     "weight_streaming": "brings weights from host memory, layer by layer",
     "tiled_mlp": "computes the MLP by tiles",
     "fsdp": "gathers weights from the other GPUs",

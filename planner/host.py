@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from planner.account import Account
 from planner.experts import num_expert_parameters
-from planner.parts.offload import offloaded_host_bytes
+from planner.parts.offload import offloaded_host_bytes, outputs_leave
 from planner.parts.streaming import streamed_host_bytes
 from planner.types import DTYPE_BYTES, INSTANTS, Basis, Instant, Part, Term
 
@@ -64,8 +64,9 @@ def host_store(result: Account, used_bytes: int) -> Store:
         text = f"{times} {streamed}: frozen weights in pinned memory"
         terms.append(_term("pinned.weights", "weights", processes * streamed, text, "exact"))
     if pinned:
-        text = f"{times} {pinned}: layer inputs in pinned slots"
-        terms.append(_term("pinned.layer_inputs", "checkpoints", processes * pinned, text, "exact"))
+        what = "inputs and attention outputs" if outputs_leave(ctx.config, ctx.model) else "inputs"
+        text = f"{times} {pinned}: layers' {what} in pinned slots"
+        terms.append(_term("pinned.checkpoints", "checkpoints", processes * pinned, text, "exact"))
     if paged:
         text = f"{times} {paged}: optimizer states that have left the GPU"
         terms.append(_term("pageable.optimizer", "optimizer", processes * paged, text, "modelled"))

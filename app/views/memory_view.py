@@ -126,7 +126,7 @@ def drift_alarms(history: MemoryHistory, plan: Mapping[str, Any] | None) -> tupl
 _SAVERS = {
     "ulysses": "sequence parallelism", "ring": "sequence parallelism", "fake_parallel": "fake parallel",
     "gradient_checkpointing": "gradient checkpointing", "fused_loss": "the fused loss", "liger": "Liger",
-    "tiled_mlp": "the tiled MLP", "checkpoint_offload": "the offload of layer inputs",
+    "tiled_mlp": "the tiled MLP", "checkpoint_offload": "checkpoint offload",
     "weight_streaming": "weight streaming", "fsdp": "the sharding of weights",
 }  # fmt: skip
 

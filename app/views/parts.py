@@ -78,7 +78,7 @@ _SHORT_NAMES = {
     "lora": "LoRA", "qlora": "QLoRA", "gradient_checkpointing": "checkpointing", "fused_loss": "fused loss",
     "packing": "packing", "ulysses": "Ulysses", "ring": "ring", "fake_parallel": "fake parallel",
     "flash_attention": "FlashAttention", "liger": "Liger", "galore": "GaLore", "fsdp": "FSDP",
-    "checkpoint_offload": "offload of layer inputs", "weight_streaming": "weight streaming", "tiled_mlp": "tiled MLP",
+    "checkpoint_offload": "checkpoint offload", "weight_streaming": "weight streaming", "tiled_mlp": "tiled MLP",
 }  # fmt: skip
 _SHOWN_KNOBS = {"lora": ("rank", "r"), "qlora": ("rank", "r"), "ulysses": ("degree", ""), "ring": ("degree", ""),
                 "fake_parallel": ("groups", "")}  # fmt: skip

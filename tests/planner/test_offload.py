@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from app.views.parts import setting_words
+from core.optimizations.checkpoint_offload import CheckpointOffload
+from planner.explain import COSTS
 from planner.model_spec import model_spec_from_config
+from planner.optimization import setting_of
 from tests.planner.engine_bytes import step_peaks
 from tests.planner.plans import (
     LEAN_LORA,
@@ -43,6 +47,17 @@ def test_what_leaves_the_gpu_is_needed_on_the_host():
     saved = plain.worst_gpu.allocated.bytes_at("forward_loss") - offloaded.worst_gpu.allocated.bytes_at("forward_loss")
     assert saved == moved
     assert offloaded.seconds_per_step == pytest.approx(plain.seconds_per_step)  # 55 GB/s hides behind compute
+
+
+@pytest.mark.parametrize(
+    ("save_attention", "words"), [(False, "layers' inputs in"), (True, "layers' inputs and attention outputs in")]
+)
+def test_words_say_what_leaves(save_attention, words):
+    keeping = {**OFFLOADED, "gradient_checkpointing": {"save_attention": save_attention}}
+    host = {term.key: term.formula for term in plan_of(keeping).host_terms}
+    assert words in host["pinned.checkpoints"]
+    faces = (COSTS["checkpoint_offload"], CheckpointOffload.summary, setting_words(setting_of(CheckpointOffload())))
+    assert all("inputs" not in face or "attention output" in face for face in faces)
 
 
 def test_a_host_that_is_too_small_is_told():

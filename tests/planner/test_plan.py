@@ -112,7 +112,7 @@ def test_host_and_disk_open_into_terms() -> None:
     assert sum(term.bytes for term in plan.disk_terms) == plan.disk_bytes
     host = {term.key: term.bytes for term in plan.host_terms}
     assert host["pageable.processes"] == 2 * PROCESS_BYTES
-    assert host["pinned.layer_inputs"] == 2 * 27 * 2 * 3584 * 8192  # all layers but one, of two processes
+    assert host["pinned.checkpoints"] == 2 * 27 * 2 * 3584 * 8192  # all layers but one, of two processes
     disk = {term.key: term for term in plan.disk_terms}
     assert disk["cache.weights"].bytes == 2 * QWEN_7B.num_parameters
     assert disk["checkpoints"].formula.startswith("4 * ")

@@ -128,12 +128,13 @@ def _settle_checkpointing(draft: Draft) -> None:
     if offload is None:
         return
     if is_off(offload.value):
-        draft.tell("default", [offload.setting], why="Layer inputs stay on the GPU.")
+        draft.tell("default", [offload.setting], why="What checkpointing keeps stays on the GPU.")
     elif draft.facts.offers("checkpoint_offload"):
         draft.put("checkpoint_offload", True, offload.setting)
     else:
         draft.tell(
-            "impossible", [offload.setting], what="Layer inputs stay on the GPU in this version of longfit.",
+            "impossible", [offload.setting],
+            what="What checkpointing keeps stays on the GPU in this version of longfit.",
             fix="A smaller max_length, or fewer tokens a GPU by sequence_parallel.",
         )  # fmt: skip
 
