@@ -52,6 +52,7 @@ class ModelSpec:
     rotates_pairs: bool = False  # RoPE turns neighbours, with a cosine and sine of its own in each layer
     rotary_width: int | None = None  # leading entries of a head that RoPE rotates; None: all of them
     rotations: int = 1  # pairs of cosine and sine that a row has: one for each type of layer that has its own RoPE
+    lowest_rotations: int = 1  # of these, that the two lowest layers have
     rope_is_stretched: bool = False  # by its own config, which does not say from how many positions
 
     @property

@@ -207,6 +207,7 @@ def _decoder(name: str, family_name: str, config: Mapping[str, Any]) -> ModelSpe
         norms_outputs=family.norms_outputs,
         norms_in_float32=family.norms_in_float32,
         rotations=len(set(config["layer_types"])) if is_gemma3 else 1,
+        lowest_rotations=len(set(config["layer_types"][:2])) if is_gemma3 else 1,
         rope_is_stretched=is_gemma3 and gemma3.is_stretched(gemma3.rope_of_full_layers(config)),
         rotates_pairs=family.rotates_pairs,
         rotary_width=_rotary_width(name, family, config, head_dim),

@@ -67,6 +67,7 @@ def dry_run(config: RunConfig, model_config: Mapping[str, Any], *, kernel: Kerne
     model_config = text_config(config.model, model_config)
     num_layers = int(model_config["num_hidden_layers"])
     depth = _smallest_depth(config, model_spec_from_config(config.model, model_config))
+    depth += max(0, len(set(model_config.get("layer_types") or ())) - 1)  # one of each type, and its tensors
     if depth + 1 < num_layers:
         few, more = (depth_peaks(config, with_depth(model_config, n), kernel=kernel) for n in (depth, depth + 1))
         whole = {phase: few[phase] + (more[phase] - few[phase]) * (num_layers - depth) for phase in few}
@@ -164,15 +165,15 @@ class OneRange(LongestRows):
 
 
 def with_depth(model_config: Mapping[str, Any], num_layers: int) -> dict[str, Any]:
-    """The same model with fewer layers, and lists of one value for each layer as short: of the last layers, the first
-    of them in the place of those with values that the others do not have."""
+    """The same model with fewer layers, and lists of one value for each layer as short: the first layers' and the last
+    one's, and before it those that no other has."""
     whole = model_config["num_hidden_layers"]
 
     def cut(value: Any) -> Any:
         if not isinstance(value, list | tuple) or len(value) != whole:
             return value
-        last = value[whole - num_layers :]
-        lost = [item for item in dict.fromkeys(value) if item not in last]
-        return [*lost, *last[len(lost) :]]
+        first, last = value[: num_layers - 1], value[whole - 1]
+        lost = [item for item in dict.fromkeys(value) if item not in (*first, last)]
+        return [*first[: len(first) - len(lost)], *lost, last]
 
     return {**{key: cut(value) for key, value in model_config.items()}, "num_hidden_layers": num_layers}

@@ -8,6 +8,7 @@ tests/planner/test_against_engine.py.
 
 from __future__ import annotations
 
+from planner import gemma3
 from planner.effects import TermSpec
 from planner.parts.mlp_moments import output_norm_backward, without_adapters
 from planner.parts.sizes import Sizes
@@ -48,14 +49,9 @@ def mlp_pieces(s: Sizes) -> int:
     return 4 if s.fuses_gate_up else 3
 
 
-def normed_bytes(s: Sizes, model: ModelSpec) -> int:
-    """Of one element of what a norm's weight multiplies."""
-    return 4 if model.norms_in_float32 else s.c
-
-
 def saved_terms(s: Sizes, model: ModelSpec) -> tuple[TermSpec, ...]:
     """What autograd keeps of one layer, and N-1 times of the others."""
-    c = s.c
+    c, n = s.c, s.normed
     terms: list[TermSpec] = []
 
     def saved(piece: str, size_bytes: int, formula: str, instants: frozenset[Instant] = SAVED) -> None:
@@ -83,11 +79,10 @@ def saved_terms(s: Sizes, model: ModelSpec) -> tuple[TermSpec, ...]:
     if model.qk_norm:
         width, heads = s.q + s.kv, s.H + model.num_kv_heads
         saved("attention.qk_norm", (4 * width + 4 * heads) * s.T, "4(q + kv + H + K) * T: q and k in fp32 before norm")
-        saved("trainable.attention.qk_norm", c * width * s.T, f"{c}(q + kv) * T: normed q and k, for their weights")
+        saved("trainable.attention.qk_norm", n * width * s.T, f"{n}(q + kv) * T: normed q and k, for their weights")
         if s.is_half:
             terms.append(_qk_norm_backward(s, model))
     saved("mlp", 3 * c * s.f * s.T, f"3 * {c}f * T: gate, up, silu(gate)", SAVED_BY_MLP)
-    n = normed_bytes(s, model)
     saved("trainable.norm1", n * s.d * s.T, f"{n}d * T: normed input, for the norm's weight")
     saved("trainable.norm2", n * s.d * s.T, f"{n}d * T: normed input of the MLP, for the norm's weight", SAVED_BY_MLP)
     if model.norms_outputs:
@@ -105,11 +100,14 @@ def _qk_norm_backward(s: Sizes, model: ModelSpec) -> TermSpec:
     kernel = sum(
         spec.bytes for spec in transient_terms(s) if spec.key == "attention_backward.gradients"
     ) + s.c * (2 * s.num_q + 2 * s.num_kv) + 4 * s.num_lse + 4 * (s.q + s.kv) * s.T  # fmt: skip
-    own = 24 * s.q * s.T
+    # Gemma 3 projects q, k and v before it norms any, so that gradients of k and v wait for the norm of q
+    waiting = 2 * s.c * s.kv if model.family == gemma3.TEXT else 0
+    own = (24 * s.q + waiting) * s.T
     return TermSpec(
         key="attention_backward.qk_norm", part="activations", instants=ATTENTION_BACKWARD,
         bytes=max(0, own - kernel),
-        formula=f"24q * T: five pieces of q in fp32, and its copy; less {kernel} of the kernel, whose tensors are gone",
+        formula=f"(24q{f' + 2 * {s.c}kv' if waiting else ''}) * T: five pieces of q in fp32, and its copy"
+        f"{', gradients of k and v' if waiting else ''}; less {kernel} of the kernel, whose tensors are gone",
     )  # fmt: skip
 
 

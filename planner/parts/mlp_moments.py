@@ -94,6 +94,8 @@ def _recompute(s: Sizes, path: MlpPath) -> list[Moment]:
     adapts_down = "down_proj" in path.adapted
     # what waits: the residual's gradient, and scaled for down's adapter; the residual itself, where a norm copied it
     waits = c * d + (0 if path.fuses_norm or not s.is_half else c * d)
+    if path.norms_output and s.norms_in_float32:
+        waits += 4 * d  # the norm after it begins by casting its gradient, which asks for nothing
     if adapts_down and not path.norms_output:
         waits += 6 * d if in_fp32 else c * d
     own_copies = path.casts or path.drops

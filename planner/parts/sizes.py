@@ -37,14 +37,21 @@ class Sizes:
     on_cpu: bool
     routed: int  # elements a token, read or written to send it to its experts and back
     fuses_gate_up: bool  # the tensor that gate and up are halves of lives as long as either
+    norms_in_float32: bool  # the weight of a norm multiplies before the result is cast to the compute dtype
     rotary: int  # leading entries of a head that RoPE rotates
     rotations: int  # pairs of cosine and sine of a token
+    lowest_rotations: int  # of these, that are still there when the lowest layers run backward
     sliced_qkv: int  # of the one tensor that q, k and v are slices of, what lives on beside v; 0: each is its own
 
     @property
     def is_half(self) -> bool:
         """16-bit compute: fp32 copies are then real tensors, not aliases."""
         return self.c == 2
+
+    @property
+    def normed(self) -> int:
+        """Bytes of one element of what the weight of a norm multiplies."""
+        return 4 if self.norms_in_float32 else self.c
 
 
 def _routed(model: ModelSpec) -> int:
@@ -76,8 +83,10 @@ def sizes_of(config: RunConfig, model: ModelSpec, cluster: ClusterSpec, shape: R
         on_cpu=cluster.gpu.kind == "cpu",
         routed=_routed(model),
         fuses_gate_up=model.fuses_gate_up,
+        norms_in_float32=model.norms_in_float32,
         rotary=model.rotary_width or model.head_dim,
         rotations=model.rotations,
+        lowest_rotations=model.lowest_rotations,
         # q and k are new tensors after RoPE, and so is v after an exchange of heads
         sliced_qkv=(model.q_width + model.kv_width) * shape.tokens
         if model.fuses_qkv and shape.attention_tokens == shape.tokens

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.effects import TermSpec, Work
 from planner.optimization import PlanContext
-from planner.parts.activations import SAVED
+from planner.parts.activations import OTHERS, SAVED
 from planner.parts.cpu import uses_mapped_weights
 from planner.parts.launches import LAYER_BACKWARD, LAYER_FORWARD, launch_work
 from planner.parts.optimizer import trained_terms, trained_work
@@ -29,15 +29,23 @@ def static_terms(ctx: PlanContext, s: Sizes) -> tuple[TermSpec, ...]:
 
 def model_terms(s: Sizes, num_evaluation_tokens: int) -> tuple[TermSpec, ...]:
     """Per-token tensors outside the decoder layers."""
-    per_token = INPUT_BYTES + 2 * s.rotations * s.c * s.rotary
     rotated = "h" if s.rotary == s.h else f" * {s.rotary}"
+    at_end = INPUT_BYTES + 2 * s.lowest_rotations * s.c * s.rotary
+    per_token = INPUT_BYTES + 2 * s.rotations * s.c * s.rotary
+    upper = per_token - at_end
     text = f"({INPUT_BYTES} + {2 * s.rotations} * {s.c}{rotated}) * {{}}: ids, positions, labels, targets; "
     text += "cosine and sine" + (" of each type of layer" if s.rotations > 1 else "")
+    others = TermSpec(
+        key="inputs.upper", part="activations", instants=OTHERS, bytes=upper * s.T,
+        formula=f"{upper // (s.c * s.rotary)} * {s.c}{rotated} * T: cosine and sine of the upper layers' own",
+    )  # fmt: skip
     return (
         TermSpec(
-            key="inputs", part="activations", instants=SAVED, bytes=per_token * s.T, formula=text.format("T"),
-            source="core/parallel/layout.py, Shard",
+            key="inputs", part="activations", instants=SAVED, bytes=at_end * s.T,
+            formula=f"({INPUT_BYTES} + {2 * s.lowest_rotations} * {s.c}{rotated}) * T: ids, positions, labels, "
+            "targets; cosine and sine", source="core/parallel/layout.py, Shard",
         ),
+        *((others,) if upper else ()),
         TermSpec(
             key="inputs.evaluation", part="activations", instants=frozenset({"evaluation_forward", "evaluation"}),
             bytes=per_token * num_evaluation_tokens, formula=text.format(f"{num_evaluation_tokens} tokens"),
@@ -49,7 +57,8 @@ def model_terms(s: Sizes, num_evaluation_tokens: int) -> tuple[TermSpec, ...]:
         ),
         TermSpec(
             key="final_norm.trainable", part="activations", instants=frozenset({"forward_loss", "loss_backward"}),
-            bytes=s.c * s.d * s.T, formula=f"{s.c}d * T = {s.c} * {s.d} * {s.T}: normed, for the last norm's weight",
+            bytes=s.normed * s.d * s.T,
+            formula=f"{s.normed}d * T = {s.normed} * {s.d} * {s.T}: normed, for the last norm's weight",
         ),
     )  # fmt: skip
 
