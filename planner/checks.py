@@ -168,8 +168,6 @@ def _planned_only(ctx: PlanContext, optimizations: Sequence[Optimization]) -> li
     """What this version plans and does not train with: a launch refuses it (app/services/planning.py)."""
     carried_out = CARRIED_OUT if ctx.config.engine == "layer" else ()
     titles = [o.name for o in optimizations if not o.available and o.name not in carried_out]
-    if ctx.config.update == "layer":
-        titles.append("update: layer")
     reasons = [
         *planned_only_models(ctx.model, method=ctx.config.method),
         *(

@@ -47,8 +47,8 @@ class Problem:
         return self._built[setting]
 
     def is_runnable(self, config: RunConfig) -> bool:
-        """Whether every part of it has its trainer's half; `update: layer` has none yet (planner/checks.py)."""
-        return config.update == "step" and all(self.can_run(setting.name, config) for setting in config.optimizations)
+        """Whether every part of it has its trainer's half."""
+        return all(self.can_run(setting.name, config) for setting in config.optimizations)
 
     def can_run(self, name: str, config: RunConfig) -> bool:
         """The layer engine carries out some entries itself."""
@@ -162,7 +162,7 @@ def _one_away(problem: Problem, config: RunConfig, planned: bool) -> Iterator[Ru
         yield replace(config, engine="layer")
     if config.method == "full":
         yield from (replace(config, optim=optim) for optim in (*OPTIMS, *SMALLER_OPTIMS) if optim != config.optim)
-        if planned and config.update != "layer":
+        if config.update != "layer":
             yield replace(config, update="layer")
 
 

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from core.train.memory import MemoryMeter
 from core.train.optimizer import gradient_norm, reduce_gradients
 
 
@@ -22,10 +21,10 @@ class LayerUpdate:
     """Collective over all ranks, which sum the gradients of a part before they update it: every rank takes the parts in
     the same order, also one whose backward brings no gradient of some."""
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, meter: MemoryMeter, world: int) -> None:
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, world: int) -> None:
         """``model``: a causal LM of transformers, all of whose parameters ``optimizer`` has."""
         self.num_parts_in_backward = 0  # updated so far while a backward ran: the evidence
-        self._optimizer, self._meter, self._world = optimizer, meter, world
+        self._optimizer, self._world = optimizer, world
         self._parts = [part for part in _parts(model) if part]
         self._missing = [len(part) for part in self._parts]
         self._next = 0
@@ -56,13 +55,12 @@ class LayerUpdate:
         part = self._parts[index]
         if self._world == 1 and all(parameter.grad is None for parameter in part):
             return
-        with self._meter.within("backward", "step"):
-            own = None if self._world == 1 else reduce_gradients(part)
-            norm = gradient_norm(part)
-            self._norms.append((norm if own is None else own.to(norm.dtype), norm))
-            self._optimizer.step()  # of what has a gradient: this part
-            for parameter in part:
-                parameter.grad = None
+        own = None if self._world == 1 else reduce_gradients(part)
+        norm = gradient_norm(part)
+        self._norms.append((norm if own is None else own.to(norm.dtype), norm))
+        self._optimizer.step()  # of what has a gradient: this part
+        for parameter in part:
+            parameter.grad = None
 
 
 def _parts(model: nn.Module) -> Iterator[list[nn.Parameter]]:

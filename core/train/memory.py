@@ -76,13 +76,6 @@ class MemoryMeter:
         finally:
             self._measure(instant)
 
-    @contextmanager
-    def within(self, outer: MeasuredInstant, instant: MeasuredInstant) -> Iterator[None]:
-        """``instant`` interrupts ``outer``: what was measured so far belongs to that."""
-        self._measure(outer)
-        with self.during(instant):
-            yield
-
     def rows(self, step: int) -> list[dict[str, Any]]:
         """Rows for memory.jsonl, one for each instant seen since the last call."""
         peak_bytes = self.peak.reading.used_bytes if self.peak else 0

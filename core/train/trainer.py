@@ -104,9 +104,7 @@ class Trainer:
             total_steps=self.total_steps, warmup_ratio=config.warmup_ratio, warmup_steps=config.warmup_steps
         )
         self.layer_update = (
-            LayerUpdate(setup.causal_lm, optimizer, meter=meter, world=setup.mesh.world)
-            if config.update == "layer"
-            else None
+            LayerUpdate(setup.causal_lm, optimizer, world=setup.mesh.world) if config.update == "layer" else None
         )
         self._open_reports = open_reports
         self._clock = clock

@@ -112,9 +112,8 @@ def depth_peaks(
     mesh = build_mesh(config.parallel, rank=0, world=1)
     with cuda_row_kernels(), allocations() as live:
 
-        def enter(phase: Phase) -> Phase:
-            before, live.phase = live.phase, phase
-            return before
+        def enter(phase: Phase) -> None:
+            live.phase = phase
 
         meter = InstantMeter(enter)
         with meter.during("load"):

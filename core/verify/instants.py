@@ -35,8 +35,7 @@ class InstantMeter:
 
     last_instant = None
 
-    def __init__(self, enter: Callable[[Phase], Phase]) -> None:
-        """``enter`` begins a phase and returns the one before."""
+    def __init__(self, enter: Callable[[Phase], None]) -> None:
         self.enter = enter
 
     @contextmanager
@@ -44,18 +43,12 @@ class InstantMeter:
         self.enter(_BEGIN[instant])
         yield
 
-    @contextmanager
-    def within(self, outer: str, instant: str) -> Iterator[None]:
-        before = self.enter(_BEGIN[instant])
-        yield
-        self.enter(before)
-
     def rows(self, step: int) -> list[dict[str, Any]]:
         return []
 
 
 def watch(
-    decoder: nn.Module, enter: Callable[[Phase], Phase], *, num_lowest: int = 1, engine: LayerEngine | None = None
+    decoder: nn.Module, enter: Callable[[Phase], None], *, num_lowest: int = 1, engine: LayerEngine | None = None
 ) -> None:  # fmt: skip
     """Hooks on a decoder whose ``layers`` have a ``self_attn``; they change no tensor and keep none. ``num_lowest``: of
     the layers whose backward is "backward_end". ``engine``: what computes the layers, where modules do not."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from planner.effects import Drop, Effect, TermSpec, Work
 from planner.optimization import PlanContext
-from planner.parts.optimizer import AFTER_LOAD, AT_STEP, exchange_temporaries
+from planner.parts.optimizer import AFTER_LOAD, AT_STEP, LAYER_UPDATE, embedding_temporaries, exchange_temporaries
+from planner.parts.sizes import Sizes
 from planner.parts.tensors import trained_model
 
 PROJ_TYPES = ("std", "reverse_std", "right", "left", "full")
@@ -53,7 +54,10 @@ def galore_effect(ctx: PlanContext, *, rank: int, update_proj_gap: int, proj_typ
     num_states = s.N * sum(each.states for each in small)
     num_projections = s.N * sum(each.projections for each in small)
     num_rest = ctx.model.num_parameters - s.N * sum(rows * columns for rows, columns in matrices)
-    temporaries, text = _temporaries(ctx, matrices, small)
+    of_matrices, of_rest = _matrix_temporaries(s, matrices, small), _rest_temporaries(ctx)
+    spikes = [("step.galore", AT_STEP, max(of_matrices, of_rest))]
+    if ctx.config.update == "layer":
+        spikes = [("step.galore", AT_STEP, of_rest), ("step.galore.layer", LAYER_UPDATE, of_matrices)]
     accumulation = ctx.config.gradient_accumulation_steps
     through = sum(rows * columns for rows, columns in matrices)
     return Effect(
@@ -73,14 +77,19 @@ def galore_effect(ctx: PlanContext, *, rank: int, update_proj_gap: int, proj_typ
                 formula=f"2 * {s.c} * {num_rest}: exp_avg and exp_avg_sq of embeddings, head, norms, biases",
                 basis="exact", source="torch.optim.AdamW",
             ),
-            TermSpec(
-                key="step.galore", part="optimizer", instants=AT_STEP, bytes=temporaries, formula=text, basis="assumed",
-                source="torch.linalg.svd",
+            *(
+                TermSpec(
+                    key=key, part="optimizer", instants=instants, bytes=temporaries, formula=text, basis="assumed",
+                    source="torch.linalg.svd",
+                )
+                for key, instants, (temporaries, text) in spikes
             ),
         ),
         drop=(
             Drop(key="optimizer.base", formula="states are those of projected gradients"),
             Drop(key="step.base", formula="matrices are updated one after another"),
+            Drop(key="step.base.layer", formula="matrices are updated one after another"),
+            Drop(key="step.base.lowest", formula="matrices are updated one after another"),
         ),
         add_work=(
             Work(
@@ -97,31 +106,37 @@ def galore_effect(ctx: PlanContext, *, rank: int, update_proj_gap: int, proj_typ
     )  # fmt: skip
 
 
-def _temporaries(ctx: PlanContext, matrices: list[tuple[int, int]], small: list[Projected]) -> tuple[int, str]:
-    """The widest moment of the step: a decomposition, an update, or the sum over ranks."""
+def _rest_temporaries(ctx: PlanContext) -> tuple[int, str]:
+    """The widest moment of the step but for the matrices of the layers: the embeddings' gradient or update, or the sum
+    over ranks."""
     s = ctx.sizes
+    trained = trained_model(ctx.model, s.c)
     plain = 0 if ctx.config.optim == "adamw_torch_fused" else 2 * s.c * s.V * s.d
-    exchange, exchange_text = exchange_temporaries(ctx, trained_model(ctx.model, s.c))
-    moments = [
+    return max(
         (plain, f"2 * {s.c} * {s.V * s.d}: square root and quotient of the embeddings' states"),
-        (exchange, exchange_text),
-    ]
-    if matrices:
-        rows, columns = max(matrices, key=lambda matrix: matrix[0] * matrix[1])
-        k, elements = min(rows, columns), rows * columns
-        copies = 2 if s.is_half else 1
-        moments += [
-            (
-                4 * (copies * elements + k * rows + k * columns),
-                f"4 * ({copies} * {elements} + {k} * ({rows} + {columns})): the largest gradient in float32, "
-                "overwritten by its decomposition, and both sides' vectors",
-            ),
-            (
-                s.c * (elements + 4 * max(each.states for each in small)),
-                f"{s.c} * ({elements} + 4 * {max(each.states for each in small)}): an update projected back",
-            ),
-        ]  # fmt: skip
-    return max(moments)
+        exchange_temporaries(ctx, trained),
+        embedding_temporaries(ctx, trained),
+    )
+
+
+def _matrix_temporaries(s: Sizes, matrices: list[tuple[int, int]], small: list[Projected]) -> tuple[int, str]:
+    """The widest moment of the update of a matrix: its decomposition, or its projected update made whole."""
+    if not matrices:
+        return 0, "no matrix is projected"
+    rows, columns = max(matrices, key=lambda matrix: matrix[0] * matrix[1])
+    k, elements = min(rows, columns), rows * columns
+    copies = 2 if s.is_half else 1
+    return max(
+        (
+            4 * (copies * elements + k * rows + k * columns),
+            f"4 * ({copies} * {elements} + {k} * ({rows} + {columns})): the largest gradient in float32, "
+            "overwritten by its decomposition, and both sides' vectors",
+        ),
+        (
+            s.c * (elements + 4 * max(each.states for each in small)),
+            f"{s.c} * ({elements} + 4 * {max(each.states for each in small)}): an update projected back",
+        ),
+    )
 
 
 def _svd_flops(matrix: tuple[int, int]) -> int:

@@ -12,6 +12,9 @@ from planner.types import INSTANTS, Instant, Optim, RunConfig
 
 AFTER_LOAD = frozenset(INSTANTS) - {"load"}
 AT_STEP: frozenset[Instant] = frozenset({"optimizer_step"})
+# of `update: layer`: a layer is updated when its attention's backward has ended, its inputs still counted
+LAYER_UPDATE: frozenset[Instant] = frozenset({"attention_backward"})
+HEAD_UPDATE: frozenset[Instant] = frozenset({"loss_backward"})
 BUCKET_BYTES = 32 * 1024**2  # core/train/optimizer.py: what one sum of gradients over the ranks holds, float32
 
 # bitsandbytes optim/optimizer.py
@@ -31,11 +34,12 @@ def is_paged(config: RunConfig) -> bool:
 
 
 def trained_terms(ctx: PlanContext, what: str, trained: Trained) -> tuple[TermSpec, ...]:
-    """``gradients.<what>.*``, ``optimizer.<what>``, ``optimizer.<what>.*`` and ``step.<what>``."""
-    gradients = _gradients if ctx.config.update == "step" else _gradients_of_a_layer
+    """``gradients.<what>.*``, ``optimizer.<what>``, ``optimizer.<what>.*``, ``step.<what>`` and ``step.<what>.*``."""
+    in_backward = ctx.config.update == "layer"
     temporaries, text = _temporaries(ctx, trained)
     return (
-        *gradients(ctx, what, trained),
+        *(_gradients_of_a_layer(ctx, what, trained) if in_backward else _gradients(ctx, what, trained)),
+        *(_updates_in_backward(ctx, what, trained) if in_backward else ()),
         *_states(ctx.config, what, trained),
         TermSpec(
             key=f"step.{what}", part="optimizer", instants=AT_STEP, bytes=temporaries, formula=text,
@@ -89,17 +93,53 @@ def _gradients_of_a_layer(ctx: PlanContext, what: str, trained: Trained) -> tupl
     """Each layer is updated as soon as its backward is done; tied embeddings wait for their second contribution."""
     element = trained.element_bytes
     waits = trained.early_parameters if ctx.model.tie_word_embeddings else 0
+    tied = f"; {element} * {waits}: of the tied head, which waits for the embeddings'" if waits else ""
     return (
         TermSpec(
-            key=f"gradients.{what}.layer", part="gradients",
-            instants=frozenset({"layer_backward", "attention_backward", "backward_end"}),
+            key=f"gradients.{what}.down", part="gradients", instants=frozenset({"layer_backward", "backward_end"}),
+            bytes=element * (trained.down_parameters + waits),
+            formula=f"{element} * {trained.down_parameters}: down_proj's of the layer at work" + tied,
+        ),
+        TermSpec(
+            key=f"gradients.{what}.layer", part="gradients", instants=LAYER_UPDATE,
             bytes=element * (trained.layer_parameters + waits),
-            formula=f"{element} * {trained.layer_parameters}: of the layer at work"
-            + (f"; {element} * {waits}: of the tied head, which waits for the embeddings'" if waits else ""),
+            formula=f"{element} * {trained.layer_parameters}: of the layer at work" + tied,
         ),
         TermSpec(
             key=f"gradients.{what}.last", part="gradients", instants=AT_STEP, bytes=element * trained.largest,
-            formula=f"{element} * {trained.largest}: of the largest tensor, while it is updated",
+            formula=f"{element} * {trained.largest}: of the embeddings, the last to be updated",
+        ),
+    )  # fmt: skip
+
+
+def _updates_in_backward(ctx: PlanContext, what: str, trained: Trained) -> tuple[TermSpec, ...]:
+    """What the updates of a layer and of a head of its own hold for a moment. That of the embeddings is the step's."""
+    head = 0 if ctx.model.tie_word_embeddings else trained.early_parameters
+    layer, layer_text = max(
+        _update_temporaries(ctx, trained, largest=trained.layer_largest, updated=trained.layer_parameters),
+        exchange_temporaries(ctx, trained, summed=trained.layer_parameters),
+    )
+    s, tiled = ctx.sizes, ctx.config.optimization("tiled_mlp")
+    # the lowest layer is updated when its MLP's activations, which the end of the backward counts, are gone
+    mlp = 0 if tiled else 6 * s.c * s.f * s.T
+    upper = trained.element_bytes * (trained.layer_parameters - trained.down_parameters)
+    of_head, head_text = _update_temporaries(ctx, trained, largest=head, updated=head)
+    if trained.element_bytes < 4 and ctx.config.optimization("fused_loss") is not None:
+        of_head, head_text = max(0, of_head - 4 * head), f"{head_text} - 4 * {head}: the loss's float32 sum is gone"
+    return (
+        TermSpec(
+            key=f"step.{what}.layer", part="optimizer", instants=LAYER_UPDATE, bytes=layer, formula=layer_text,
+            source="core/train/layer_update.py",
+        ),
+        TermSpec(
+            key=f"step.{what}.lowest", part="optimizer", instants=frozenset({"backward_end"}),
+            bytes=max(0, upper + layer - mlp),
+            formula=f"{upper} of gradients + {layer_text} - {mlp}: activations of the MLP, gone by then, 6 * f * T",
+            source="core/train/layer_update.py",
+        ),
+        TermSpec(
+            key=f"step.{what}.head", part="optimizer", instants=HEAD_UPDATE, bytes=of_head, formula=head_text,
+            source="core/train/layer_update.py",
         ),
     )  # fmt: skip
 
@@ -152,44 +192,52 @@ def _8bit_states(what: str, trained: Trained, *, paged: bool) -> tuple[TermSpec,
 def _temporaries(ctx: PlanContext, trained: Trained) -> tuple[int, str]:
     """The widest of what follows one after the other: the embeddings' gradient, the sum over ranks, the update."""
     return max(
-        _update_temporaries(ctx, trained), exchange_temporaries(ctx, trained), _embedding_temporaries(ctx, trained)
+        _update_temporaries(ctx, trained, largest=trained.largest, updated=_updated_last(ctx, trained)),
+        exchange_temporaries(ctx, trained),
+        embedding_temporaries(ctx, trained),
     )
 
 
-def _embedding_temporaries(ctx: PlanContext, trained: Trained) -> tuple[int, str]:
+def _updated_last(ctx: PlanContext, trained: Trained) -> int:
+    """Parameters of the last update of a step: all of them, or the embeddings alone."""
+    return trained.largest if ctx.config.update == "layer" else trained.num_parameters
+
+
+def embedding_temporaries(ctx: PlanContext, trained: Trained) -> tuple[int, str]:
     """The end of a backward. A dense gradient comes beside the one that is there; tied embeddings have that of the
     head too, which waited for it, and the sum of both (torch autograd, InputBuffer and AccumulateGrad)."""
     tied, accumulates = ctx.model.tie_word_embeddings, ctx.config.gradient_accumulation_steps > 1
-    copies = 0 if ctx.config.update == "layer" else (2 if tied else 0) + accumulates
+    copies = (2 if tied else 0) + accumulates
     size = trained.element_bytes * trained.early_parameters
     return copies * size, f"{copies} * {size}: gradients of the embeddings, before they are one"
 
 
-def exchange_temporaries(ctx: PlanContext, trained: Trained) -> tuple[int, str]:
+def exchange_temporaries(ctx: PlanContext, trained: Trained, *, summed: int | None = None) -> tuple[int, str]:
+    """``summed``: parameters whose gradients are summed over the ranks in one go; None: of all that is trained."""
     if ctx.config.parallel.world == 1 or ctx.config.optimization("fsdp"):  # FSDP sums on its own (parts/fsdp.py)
         return 0, ""
     copies = 2 if trained.element_bytes < 4 else 1
-    bucket = min(BUCKET_BYTES, 4 * trained.num_parameters)
+    bucket = min(BUCKET_BYTES, 4 * (trained.num_parameters if summed is None else summed))
     text = f"{copies} * {bucket}: a bucket of gradients in float32, to be summed over the ranks"
     return copies * bucket, text + (", cast and laid end to end" if copies == 2 else "")
 
 
-def _update_temporaries(ctx: PlanContext, trained: Trained) -> tuple[int, str]:
-    config, on_cpu, largest = ctx.config, ctx.cluster.gpu.kind == "cpu", trained.largest
+def _update_temporaries(ctx: PlanContext, trained: Trained, *, largest: int, updated: int) -> tuple[int, str]:
+    """Of ``updated`` parameters in one call of the optimizer, whose largest tensor has ``largest``."""
+    config, on_cpu, element = ctx.config, ctx.cluster.gpu.kind == "cpu", trained.element_bytes
     if is_8bit(config):
         # the CPU's update dequantises both states of a tensor; the CUDA kernel works block by block
         return (4 * 4 * largest, f"4 * 4 * {largest}: states of the largest tensor in float32") if on_cpu else (
             0, "the 8-bit kernel updates in place"
         )  # fmt: skip
-    if config.master_weights != "none" and trained.element_bytes < 4:
+    if config.master_weights != "none" and element < 4:
         copies = (1 if config.master_weights == "fp32" else 2) + (0 if config.optim == "adamw_torch_fused" else 2)
         return copies * 4 * largest, f"{copies} * 4 * {largest}: the largest tensor in float32, one after another"
     if config.optim == "adamw_torch_fused":
         return 0, "the fused kernel updates in place"
-    if on_cpu or config.update == "layer":  # torch uses the foreach form on accelerators only, for all tensors at once
-        size = trained.element_bytes * largest
-        return 2 * size, f"2 * {size}: square root and quotient of the largest tensor"
-    return trained.num_bytes, f"{trained.num_bytes}: one more copy of what is trained (foreach square roots)"
+    if on_cpu:  # torch uses the foreach form on accelerators only, for all tensors at once
+        return 2 * element * largest, f"2 * {element * largest}: square root and quotient of the largest tensor"
+    return element * updated, f"{element * updated}: one more copy of what is updated (foreach square roots)"
 
 
 def trained_work(ctx: PlanContext, what: str, trained: Trained) -> tuple[Work, ...]:

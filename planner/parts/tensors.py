@@ -30,8 +30,9 @@ class Trained:
     early_parameters: int  # whose gradients exist before any layer runs backward: the head's
     late_parameters: int  # whose gradients do not exist yet while the first layer's MLP runs backward
     layer_parameters: int  # of one decoder layer
-    down_parameters: int = 0  # of these, whose gradients exist while the last layer's product gate * up runs backward
-    upper_parameters: int = 0  # of these, whose gradients exist while its attention runs backward: the MLP's, o_proj's
+    layer_largest: int = 0  # of its largest tensor
+    down_parameters: int = 0  # of a layer: whose gradients exist while the last one's product gate * up runs backward
+    upper_parameters: int = 0  # of a layer: whose gradients exist while attention runs backward, the MLP's, o_proj's
 
     @property
     def num_parameters(self) -> int:
@@ -52,8 +53,10 @@ def trained_model(model: ModelSpec, element_bytes: int) -> Trained:
     sizes = {name: inputs * outputs for name, (inputs, outputs) in linears.items()}
     layer, down = sum(sizes.values()), sizes.get("down_proj", 0)
     late, upper = layer - down, sum(size for name, size in sizes.items() if name not in INPUTS_OF_ATTENTION)
+    largest_expert = 0
     if (experts := model.experts) is not None:  # three matrices each, that of down the first to get its gradient
         matrices = experts.num_experts * experts.width * model.hidden_size
+        largest_expert = 2 * matrices  # gate and up of all experts are one tensor
         layer, late = layer + 3 * matrices, late + 2 * matrices
         down, upper = down + matrices, upper + 3 * matrices
     return Trained(
@@ -62,6 +65,7 @@ def trained_model(model: ModelSpec, element_bytes: int) -> Trained:
         early_parameters=embeddings,
         late_parameters=late + (0 if model.tie_word_embeddings else embeddings),
         layer_parameters=layer,
+        layer_largest=max(*sizes.values(), largest_expert),
         down_parameters=down,
         upper_parameters=upper,
     )

@@ -84,7 +84,8 @@ def test_master_weights_cost_their_states(kind: str, state_bytes: int, wide_copi
 def test_an_update_in_the_backward_holds_the_gradients_of_one_layer() -> None:
     values = {"max_grad_norm": 0.0, "optim": "adamw_torch_fused"}
     step, layer = (account_of(FULL, update=update, **values) for update in ("step", "layer"))
-    assert bytes_of(layer, "gradients", "backward_end") == 2 * LAYER
+    assert bytes_of(layer, "gradients", "attention_backward") == 2 * LAYER
+    assert bytes_of(layer, "gradients", "backward_end") == 2 * 3584 * 18944  # down_proj's, under the widest activations
     assert bytes_of(layer, "gradients", "optimizer_step") == 2 * 152064 * 3584  # the embeddings, last
     assert bytes_of(step, "gradients", "optimizer_step") == 2 * W
     gradients = 2 * SMOLLM2.vocab_size * SMOLLM2.hidden_size
@@ -145,10 +146,3 @@ def test_every_instant_is_lower_layer_by_layer() -> None:
     step, layer = (account_of(chosen, update=u, **values).combined.bytes_by_instant() for u in ("step", "layer"))
     assert all(layer[i] <= step[i] or i in ("layer_backward", "attention_backward") for i in INSTANTS)
     assert max(layer.values()) < max(step.values()) - 8 * GIB
-
-
-def test_what_cannot_be_trained_yet_says_so_in_the_plan() -> None:
-    plan = plan_of({}, update="layer", max_grad_norm=0.0)
-    issue = issue_of(plan, "planned-only")
-    assert (issue.severity, plan.worst_gpu.used_bytes > 0) == ("warning", True)
-    assert "planned-only" not in codes(plan_of({}))

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from core.train.layer_update import LayerUpdate
-from core.train.memory import MemoryMeter, Reading
 from core.train.trainer import NonFinite
 from tests.core.model.tiny_models import tiny_model
 from tests.core.train.runs import RecordingChannel, build, crash, curve, make_run, setting, train, weights
@@ -23,16 +22,6 @@ WAYS = {
     "checkpointing": (setting("gradient_checkpointing"),),
     "fused loss": (setting("fused_loss", chunk_tokens=16),),
 }
-
-
-class NoMemory:
-    baseline_bytes = 0
-
-    def allocatable_bytes(self):
-        return None
-
-    def lap(self):
-        return Reading(allocated_bytes=0, reserved_bytes=0, used_bytes=0)
 
 
 def layer_run(tmp_path, tiny_model_dir, *optimizations, update="layer", **values):
@@ -73,7 +62,7 @@ def test_no_more_than_one_part_has_gradients_and_tied_weights_wait_for_both(tied
             super().step(closure)
 
     want = tiny_model(layers=3, tie_word_embeddings=tied)
-    update = LayerUpdate(model, Spy(parameters, lr=0.1), meter=MemoryMeter(NoMemory(), rank=0), world=1)
+    update = LayerUpdate(model, Spy(parameters, lr=0.1), world=1)
     ids = torch.arange(12)[None]
     for each in (model, want):
         each.set_attn_implementation("sdpa")
@@ -95,9 +84,7 @@ def test_no_more_than_one_part_has_gradients_and_tied_weights_wait_for_both(tied
 def test_a_part_without_gradients_is_left_as_it_is_and_later_ones_are_updated():
     model = tiny_model(layers=2)
     before: dict[str, Tensor] = {name: p.clone() for name, p in model.named_parameters()}
-    update = LayerUpdate(
-        model, torch.optim.SGD(model.parameters(), lr=0.1), meter=MemoryMeter(NoMemory(), rank=0), world=1
-    )
+    update = LayerUpdate(model, torch.optim.SGD(model.parameters(), lr=0.1), world=1)
     layer = model.model.layers[0]
     sum(parameter.sum() for parameter in layer.parameters()).backward()  # as if the upper ones had no share
     update.finish()

@@ -27,6 +27,7 @@ ADAPTERS = {"lora": {"rank": 8}}
 RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "full": ({}, {}),
     "full, checkpointing, two micro-batches": ({"gradient_checkpointing": {}}, {"gradient_accumulation_steps": 2}),
+    "full, layer by layer": ({"gradient_checkpointing": {}}, {"update": "layer", "max_grad_norm": 0.0}),
     "adapters with autocast": (ADAPTERS, {"autocast": True}),
     "adapters, attention kept": ({**ADAPTERS, "gradient_checkpointing": {"save_attention": True}}, {}),
     "adapters, head groups": ({**ADAPTERS, "gradient_checkpointing": {}, "fake_parallel": {"groups": 2}}, {}),
