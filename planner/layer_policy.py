@@ -6,7 +6,7 @@ does exactly what the plan says.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.types import ModelSpec, RunConfig
 
@@ -15,6 +15,7 @@ FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # whose decoder layers the en
 MODULES_ONLY = ("gemma", "gemma3_text", "glm", "glm4", "phi3", "smollm3")
 # optimizations that the engine carries out itself
 CARRIED_OUT = ("gradient_checkpointing", "checkpoint_offload", "fake_parallel", "tiled_mlp", "liger")
+SAME_WITHOUT = ("liger",)  # of these, what changes nothing: norms, RoPE and SwiGLU are the engine's own with it, too
 TILE_TOKENS = 8192  # rows of the MLP at a time, unless tiled_mlp says otherwise: products of more are no faster
 TILE_MULTIPLE = 64  # tiles end on such rows where there are enough: whole tiles of a matrix product
 
@@ -35,18 +36,17 @@ def layer_policies(config: RunConfig, model: ModelSpec) -> tuple[LayerPolicy, ..
     checkpointing = config.optimization("gradient_checkpointing")
     knobs = checkpointing.as_dict() if checkpointing else {}
     num_layers = model.num_layers
-    first_whole = num_layers - knobs.get("kept_layers", 0) if checkpointing else 0
+    first_whole = max(0, num_layers - knobs.get("kept_layers", 0)) if checkpointing else 0
     offload, groups = config.optimization("checkpoint_offload"), config.optimization("fake_parallel")
     num_offloaded = max(0, first_whole - offload.as_dict()["kept_layers"]) if offload else 0
-    return tuple(
-        LayerPolicy(
-            head_groups=groups.as_dict()["groups"] if groups else 1,
-            mlp_tiles=mlp_tiles(config),
-            keeps_attention=bool(knobs.get("save_attention")) or layer >= first_whole,
-            keeps_products=layer >= first_whole,
-            offloads=layer < num_offloaded,
-        )
-        for layer in range(num_layers)
+    recomputed = LayerPolicy(
+        head_groups=groups.as_dict()["groups"] if groups else 1, mlp_tiles=mlp_tiles(config),
+        keeps_attention=bool(knobs.get("save_attention")),
+    )  # fmt: skip
+    return (
+        *(replace(recomputed, offloads=True),) * num_offloaded,
+        *(recomputed,) * (first_whole - num_offloaded),
+        *(replace(recomputed, keeps_attention=True, keeps_products=True),) * (num_layers - first_whole),
     )
 
 

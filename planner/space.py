@@ -11,7 +11,7 @@ from typing import Any
 
 from planner.account import PlainPath, plain_path
 from planner.calibration import Experience
-from planner.layer_policy import CARRIED_OUT, layer_engine_obstacle
+from planner.layer_policy import CARRIED_OUT, SAME_WITHOUT, layer_engine_obstacle
 from planner.optimization import Optimization, PlanContext, RankShape, Registry, instantiate, knob_defaults
 from planner.parallel import check_ring_model, legal_ulysses_degrees
 from planner.types import ClusterSpec, Environment, ModelSpec, Optim, OptimizationSetting, ParallelDegrees, RunConfig
@@ -79,7 +79,10 @@ def candidates_by_method(problem: Problem) -> Iterator[Iterator[RunConfig]]:
 def _candidates(problem: Problem, method: list[OptimizationSetting]) -> Iterator[RunConfig]:
     config, registry = problem.config, problem.registry
     enabled = {setting.name: setting for setting in config.optimizations}
-    switches = [_options(registry, name, enabled) for name in registry if registry[name].searched]
+    without = SAME_WITHOUT if config.engine == "layer" and method else ()
+    switches = [
+        _options(registry, name, enabled) for name in registry if registry[name].searched and name not in without
+    ]
     chosen_elsewhere = {*ADAPTERS, *SPREAD, "fake_parallel"}
     untouched = [
         setting

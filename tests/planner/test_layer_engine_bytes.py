@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from planner.layer_policy import layer_policies
 from planner.model_spec import model_spec_from_config
 from planner.types import Instant
 from tests.planner.engine_bytes import step_peaks
@@ -63,3 +64,13 @@ def test_bytes_of_a_step(shape: str, policy: str, monkeypatch: pytest.MonkeyPatc
     assert not combined.issues
     for phase, tolerance in {"forward": 0.05, "backward": 0.02, "evaluation": 0.06}.items():
         assert planned[phase] == pytest.approx(measured[phase], rel=tolerance), (phase, planned, measured)
+
+
+@pytest.mark.parametrize(("kept", "offloaded", "whole"), [(0, 3, 0), (2, 1, 2), (9, 0, 4)])
+def test_policies_of_the_layers_in_their_order(kept: int, offloaded: int, whole: int) -> None:
+    chosen = {"lora": {}, "gradient_checkpointing": {"kept_layers": kept}, "checkpoint_offload": {"kept_layers": 1}}
+    model = model_spec_from_config("tiny", SHAPES["wide MLP"])
+    policies = layer_policies(run_config(chosen, engine="layer"), model)
+    assert [policy.offloads for policy in policies] == [layer < offloaded for layer in range(4)]
+    assert [policy.keeps_products for policy in policies] == [layer >= 4 - whole for layer in range(4)]
+    assert [policy.keeps_attention for policy in policies] == [policy.keeps_products for policy in policies]

@@ -11,6 +11,7 @@ from core.optimizations import REGISTRY
 from planner.account import account
 from planner.catalog.gpus import GPUS
 from planner.errors import ConfigError
+from planner.optimization import setting_of
 from planner.plan import make_plan
 from planner.price import ROOMY, price
 from planner.search import largest, largest_batch, longest_length, recommend
@@ -51,6 +52,26 @@ def test_the_whole_space_is_priced_as_plans_are() -> None:
         assert (candidate.verdict, candidate.tokens_per_second) == (plan.verdict, plan.tokens_per_second)
         seen += 1
     assert seen >= 32  # 6 splits of 4 GPUs, head groups, checkpointing and fused loss on or off
+
+
+def test_what_the_layer_engine_does_anyway_is_no_candidate() -> None:
+    """With Liger it is the same run, priced once."""
+    given = arguments({**LEAN_LORA, "liger": {}}, gpu="H100-80G", count=2, engine="layer")
+    problem = Problem(**given)
+    liger = setting_of(REGISTRY["liger"]())
+    configs = list(candidates(problem))
+    assert not any(config.optimization("liger") for config in configs)
+    for config in configs:
+        without, with_it = (
+            price(problem, replace(config, optimizations=settings))
+            for settings in (config.optimizations, (liger, *config.optimizations))
+        )
+        assert (without is None) == (with_it is None)
+        if without is not None and with_it is not None:
+            assert with_it.sizes.by_instant == without.sizes.by_instant
+            assert with_it.tokens_per_second == without.tokens_per_second
+    modules = candidates(Problem(**{**given, "config": replace(given["config"], engine="module")}))
+    assert any(config.optimization("liger") for config in modules)
 
 
 def test_the_fastest_that_fits_comes_first() -> None:
