@@ -152,13 +152,15 @@ def _dtype(ctx: PlanContext) -> list[Issue]:
 def _precision(ctx: PlanContext) -> list[Issue]:
     if ctx.config.method == "full" and ctx.config.dtype != "float32" and ctx.config.master_weights == "none":
         states = "" if is_8bit(ctx.config) else " and AdamW states"
+        wider = "Set master_weights: stochastic (states in float32) or fp32 (and a float32 copy), or use"
+        if ctx.config.optimization("galore") is not None:  # its states go with no master weights
+            wider = "Set dtype: float32 where there is room, or use"
         return [
             Issue(
                 code="adamw-16-bit", severity="warning",
                 what=f"Full fine-tuning keeps parameters{states} in {ctx.config.dtype}.",
                 why="Updates smaller than 1/256 of a weight are rounded away.",
-                fix="Set master_weights: stochastic (states in float32) or fp32 (and a float32 copy), or use lora with "
-                "adapter_dtype: float32.",
+                fix=f"{wider} lora with adapter_dtype: float32.",
             )
         ]  # fmt: skip
     return []

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 
 from planner.effects import Drop, Effect, TermSpec, Work
 from planner.optimization import PlanContext
-from planner.parts.optimizer import AFTER_LOAD, AT_STEP, LAYER_UPDATE, embedding_temporaries, exchange_temporaries
+from planner.parts.optimizer import (
+    AFTER_LOAD,
+    AT_STEP,
+    embedding_temporaries,
+    exchange_temporaries,
+    layer_updates,
+)
 from planner.parts.sizes import Sizes
 from planner.parts.tensors import trained_model
 
@@ -55,9 +61,8 @@ def galore_effect(ctx: PlanContext, *, rank: int, update_proj_gap: int, proj_typ
     num_projections = s.N * sum(each.projections for each in small)
     num_rest = ctx.model.num_parameters - s.N * sum(rows * columns for rows, columns in matrices)
     of_matrices, of_rest = _matrix_temporaries(s, matrices, small), _rest_temporaries(ctx)
-    spikes = [("step.galore", AT_STEP, max(of_matrices, of_rest))]
-    if ctx.config.update == "layer":
-        spikes = [("step.galore", AT_STEP, of_rest), ("step.galore.layer", LAYER_UPDATE, of_matrices)]
+    in_backward = ctx.config.update == "layer"
+    temporaries, text = of_rest if in_backward else max(of_matrices, of_rest)
     accumulation = ctx.config.gradient_accumulation_steps
     through = sum(rows * columns for rows, columns in matrices)
     return Effect(
@@ -77,13 +82,11 @@ def galore_effect(ctx: PlanContext, *, rank: int, update_proj_gap: int, proj_typ
                 formula=f"2 * {s.c} * {num_rest}: exp_avg and exp_avg_sq of embeddings, head, norms, biases",
                 basis="exact", source="torch.optim.AdamW",
             ),
-            *(
-                TermSpec(
-                    key=key, part="optimizer", instants=instants, bytes=temporaries, formula=text, basis="assumed",
-                    source="torch.linalg.svd",
-                )
-                for key, instants, (temporaries, text) in spikes
+            TermSpec(
+                key="step.galore", part="optimizer", instants=AT_STEP, bytes=temporaries, formula=text, basis="assumed",
+                source="torch.linalg.svd",
             ),
+            *(layer_updates(ctx, "galore", trained_model(ctx.model, s.c), *of_matrices) if in_backward else ()),
         ),
         drop=(
             Drop(key="optimizer.base", formula="states are those of projected gradients"),

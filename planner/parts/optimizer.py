@@ -12,7 +12,7 @@ from planner.types import INSTANTS, Instant, Optim, RunConfig
 
 AFTER_LOAD = frozenset(INSTANTS) - {"load"}
 AT_STEP: frozenset[Instant] = frozenset({"optimizer_step"})
-# of `update: layer`: a layer is updated when its attention's backward has ended, its inputs still counted
+# of `update: layer`: a layer is updated when its attention's backward has ended
 LAYER_UPDATE: frozenset[Instant] = frozenset({"attention_backward"})
 HEAD_UPDATE: frozenset[Instant] = frozenset({"loss_backward"})
 BUCKET_BYTES = 32 * 1024**2  # core/train/optimizer.py: what one sum of gradients over the ranks holds, float32
@@ -101,9 +101,9 @@ def _gradients_of_a_layer(ctx: PlanContext, what: str, trained: Trained) -> tupl
             formula=f"{element} * {trained.down_parameters}: down_proj's of the layer at work" + tied,
         ),
         TermSpec(
-            key=f"gradients.{what}.layer", part="gradients", instants=LAYER_UPDATE,
-            bytes=element * (trained.layer_parameters + waits),
-            formula=f"{element} * {trained.layer_parameters}: of the layer at work" + tied,
+            key=f"gradients.{what}.upper", part="gradients", instants=LAYER_UPDATE,
+            bytes=element * (trained.upper_parameters + waits),
+            formula=f"{element} * {trained.upper_parameters}: the MLP's and o_proj's of the layer at work" + tied,
         ),
         TermSpec(
             key=f"gradients.{what}.last", part="gradients", instants=AT_STEP, bytes=element * trained.largest,
@@ -115,30 +115,44 @@ def _gradients_of_a_layer(ctx: PlanContext, what: str, trained: Trained) -> tupl
 def _updates_in_backward(ctx: PlanContext, what: str, trained: Trained) -> tuple[TermSpec, ...]:
     """What the updates of a layer and of a head of its own hold for a moment. That of the embeddings is the step's."""
     head = 0 if ctx.model.tie_word_embeddings else trained.early_parameters
-    layer, layer_text = max(
+    of_head, text = _update_temporaries(ctx, trained, largest=head, updated=head)
+    if trained.element_bytes < 4 and ctx.config.optimization("fused_loss") is not None:
+        of_head, text = max(0, of_head - 4 * head), f"{text} - 4 * {head}: the loss's float32 sum is gone"
+    of_layer = max(
         _update_temporaries(ctx, trained, largest=trained.layer_largest, updated=trained.layer_parameters),
         exchange_temporaries(ctx, trained, summed=trained.layer_parameters),
     )
-    s, tiled = ctx.sizes, ctx.config.optimization("tiled_mlp")
-    # the lowest layer is updated when its MLP's activations, which the end of the backward counts, are gone
-    mlp = 0 if tiled else 6 * s.c * s.f * s.T
-    upper = trained.element_bytes * (trained.layer_parameters - trained.down_parameters)
-    of_head, head_text = _update_temporaries(ctx, trained, largest=head, updated=head)
-    if trained.element_bytes < 4 and ctx.config.optimization("fused_loss") is not None:
-        of_head, head_text = max(0, of_head - 4 * head), f"{head_text} - 4 * {head}: the loss's float32 sum is gone"
+    return (
+        *layer_updates(ctx, what, trained, *of_layer),
+        TermSpec(
+            key=f"step.{what}.head", part="optimizer", instants=HEAD_UPDATE, bytes=of_head, formula=text,
+            source="core/train/layer_update.py",
+        ),
+    )  # fmt: skip
+
+
+def layer_updates(
+    ctx: PlanContext, what: str, trained: Trained, temporaries: int, text: str
+) -> tuple[TermSpec, TermSpec]:
+    """``step.<what>.layer`` and ``step.<what>.lowest``: a layer's update, of ``temporaries`` bytes, where it may be the
+    fullest moment. Activations that the instant counts are gone by then: at least these, unless only parts of them ever
+    were there at once."""
+    s, element = ctx.sizes, trained.element_bytes
+    attention = 0 if ctx.config.optimization("fake_parallel") else s.c * (4 * s.q + 4 * s.kv + s.d) * s.T
+    mlp = 0 if ctx.config.optimization("tiled_mlp") else 6 * s.c * s.f * s.T
+    after_attention = element * (trained.layer_parameters - trained.upper_parameters)
+    after_down = element * (trained.layer_parameters - trained.down_parameters)
     return (
         TermSpec(
-            key=f"step.{what}.layer", part="optimizer", instants=LAYER_UPDATE, bytes=layer, formula=layer_text,
+            key=f"step.{what}.layer", part="optimizer", instants=LAYER_UPDATE,
+            bytes=max(0, after_attention + temporaries - attention),
+            formula=f"{after_attention} of gradients + {text} - {attention}: activations of attention, gone by then",
             source="core/train/layer_update.py",
         ),
         TermSpec(
             key=f"step.{what}.lowest", part="optimizer", instants=frozenset({"backward_end"}),
-            bytes=max(0, upper + layer - mlp),
-            formula=f"{upper} of gradients + {layer_text} - {mlp}: activations of the MLP, gone by then, 6 * f * T",
-            source="core/train/layer_update.py",
-        ),
-        TermSpec(
-            key=f"step.{what}.head", part="optimizer", instants=HEAD_UPDATE, bytes=of_head, formula=head_text,
+            bytes=max(0, after_down + temporaries - mlp),
+            formula=f"{after_down} of gradients + {text} - {mlp}: activations of the MLP, gone by then",
             source="core/train/layer_update.py",
         ),
     )  # fmt: skip
@@ -204,12 +218,16 @@ def _updated_last(ctx: PlanContext, trained: Trained) -> int:
 
 
 def embedding_temporaries(ctx: PlanContext, trained: Trained) -> tuple[int, str]:
-    """The end of a backward. A dense gradient comes beside the one that is there; tied embeddings have that of the
-    head too, which waited for it, and the sum of both (torch autograd, InputBuffer and AccumulateGrad)."""
-    tied, accumulates = ctx.model.tie_word_embeddings, ctx.config.gradient_accumulation_steps > 1
-    copies = (2 if tied else 0) + accumulates
-    size = trained.element_bytes * trained.early_parameters
-    return copies * size, f"{copies} * {size}: gradients of the embeddings, before they are one"
+    """The end of a backward. A dense gradient is formed from that of the embeddings' output, beside the one that is
+    there; tied embeddings have that of the head too, which waited for it, and then the sum of both (torch autograd,
+    InputBuffer and AccumulateGrad)."""
+    s, tied, accumulates = ctx.sizes, ctx.model.tie_word_embeddings, ctx.config.gradient_accumulation_steps > 1
+    size = trained.element_bytes * trained.early_parameters  # 0 where the embeddings are frozen
+    copies, output = (2 if tied else 0) + accumulates, s.c * s.d * s.T if size else 0
+    return max(
+        (copies * size, f"{copies} * {size}: gradients of the embeddings, before they are one"),
+        ((copies - tied) * size + output, f"{copies - tied} * {size} + {s.c} * d * T: and that of their output"),
+    )
 
 
 def exchange_temporaries(ctx: PlanContext, trained: Trained, *, summed: int | None = None) -> tuple[int, str]:

@@ -26,6 +26,7 @@ from tests.planner.plans import (
 
 W = QWEN_7B.num_parameters
 FULL: dict[str, Any] = {"gradient_checkpointing": {}}
+HIDDEN = 2 * 3584 * 8192  # the gradient of the embeddings' output, while theirs is formed
 LAYER = 3584 * (3584 + 512 + 512 + 3584 + 3 * 18944)  # Qwen2.5-7B: q, k, v, o; gate, up, down
 
 
@@ -47,7 +48,7 @@ def test_full_training_of_qwen_7b_at_8k_is_that_of_the_dry_run() -> None:
     at_step = plan.worst_gpu.allocated.bytes_at("optimizer_step") / GIB
     assert plan.peak_instant == "optimizer_step"
     assert at_step == pytest.approx(70.94 + 64 / 1024, abs=0.05)  # and cuBLAS workspaces
-    assert bytes_of(account_of(FULL, optim="adamw_torch_fused"), "step", "optimizer_step") == 0
+    assert bytes_of(account_of(FULL, optim="adamw_torch_fused"), "step", "optimizer_step") == HIDDEN
 
 
 def test_8_bit_states_are_two_bytes_and_a_scale_of_each_block() -> None:
@@ -56,7 +57,7 @@ def test_8_bit_states_are_two_bytes_and_a_scale_of_each_block() -> None:
     result = account_of(FULL, optim="adamw_8bit")
     blocks = 2 * 152064 * d // 256 + n * LAYER // 256
     assert bytes_of(result, "optimizer.base", "forward_loss") == 2 * (W - vectors) + 2 * 4 * blocks + 8 * vectors
-    assert bytes_of(result, "step", "optimizer_step") == 0
+    assert bytes_of(result, "step", "optimizer_step") == HIDDEN
 
 
 def test_paged_states_are_on_the_gpu_only_while_they_are_updated() -> None:
@@ -84,7 +85,8 @@ def test_master_weights_cost_their_states(kind: str, state_bytes: int, wide_copi
 def test_an_update_in_the_backward_holds_the_gradients_of_one_layer() -> None:
     values = {"max_grad_norm": 0.0, "optim": "adamw_torch_fused"}
     step, layer = (account_of(FULL, update=update, **values) for update in ("step", "layer"))
-    assert bytes_of(layer, "gradients", "attention_backward") == 2 * LAYER
+    upper = 3584 * (3584 + 3 * 18944)  # o; gate, up, down
+    assert bytes_of(layer, "gradients", "attention_backward") == 2 * upper
     assert bytes_of(layer, "gradients", "backward_end") == 2 * 3584 * 18944  # down_proj's, under the widest activations
     assert bytes_of(layer, "gradients", "optimizer_step") == 2 * 152064 * 3584  # the embeddings, last
     assert bytes_of(step, "gradients", "optimizer_step") == 2 * W
@@ -99,7 +101,7 @@ def test_an_update_in_the_backward_holds_the_gradients_of_one_layer() -> None:
 def test_the_sum_over_ranks_holds_one_bucket_in_float32(world: int) -> None:
     values = {"optim": "adamw_torch_fused", "parallel": ParallelDegrees(data=world)}
     wanted = 0 if world == 1 else 2 * BUCKET_BYTES  # bf16 gradients: cast, and laid end to end
-    assert bytes_of(account_of(FULL, **values), "step", "optimizer_step") == wanted
+    assert bytes_of(account_of(FULL, **values), "step", "optimizer_step") == max(wanted, HIDDEN)
     float32 = account_of({"lora": {"rank": 64}, **FULL}, **values)
     assert bytes_of(float32, "step", "optimizer_step") == wanted // 2
 
