@@ -64,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
     from app.services.resolve import resolve
 
     changed = replace(preset, name=args.name, values=merge_overrides(preset.values, overrides))
+    if overrides:  # what it said of itself, and what was measured, need not be true any more
+        changed = replace(changed, description=f"{preset.name} with other {', '.join(overrides)}", measured=())
     resolve(changed)  # nothing is saved that could not be planned
     print(save_preset(changed, overwrite=args.overwrite))
     return 0

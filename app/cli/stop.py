@@ -31,8 +31,12 @@ def run(args: argparse.Namespace) -> int:
         print(f"{paths.id}: {len(pids)} left-over processes ended" + (f", pid {pids}" if pids else ""), file=sys.stderr)
         return 0
     stop(paths, mode)
-    words = {"save": "will save at its next step and stop", "now": "is being stopped", "kill": "is being killed"}
-    print(f"{paths.id} {words[mode]}; asked again it goes one rung harder", file=sys.stderr)
+    words = {
+        "save": "will save at its next step and stop; `longfit stop` once more does not wait for that",
+        "now": "is being stopped; `longfit stop` once more kills it",
+        "kill": "is being killed",
+    }
+    print(f"{paths.id} {words[mode]}", file=sys.stderr)
     state = wait_for_end(paths, timeout_seconds=args.timeout)
     if state.status not in FINAL_STATUSES:
         raise LaunchError(

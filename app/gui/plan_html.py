@@ -9,7 +9,7 @@ from html import escape
 
 from app.gui.fit_bar import distinct, fit_bar_svg, swatch_svg
 from app.views.footprint import Segment, footprint_of
-from app.views.format import format_bytes, format_count, format_gib, format_share, format_short_count
+from app.views.format import ByteUnit, column_unit, format_bytes, format_count, format_share, format_short_count
 from app.views.parts import BASIS_MEANING
 from app.views.plan_view import (
     AlternativeRow,
@@ -54,21 +54,22 @@ def bar_html(plan: Plan) -> str:
 def parts_html(plan: Plan) -> str:
     """The table behind the bar. Each part opens to its terms: formula, basis and source of every number."""
     gpu = plan.worst_gpu
-    rows = "".join(_part_row(segment, gpu.used_bytes) for segment in footprint_of(gpu).segments)
+    unit = column_unit(gpu.used_bytes)
+    rows = "".join(_part_row(segment, gpu.used_bytes, unit) for segment in footprint_of(gpu).segments)
     totals = "".join(
-        f'<tr><td></td><td>{words}</td><td class="number">{format_gib(size)}</td><td></td><td></td></tr>'
+        f'<tr><td></td><td>{words}</td><td class="number">{unit.format(size)}</td><td></td><td></td></tr>'
         for words, size in (("used at the peak", gpu.used_bytes), ("usable", gpu.usable_bytes))
     )
     return (
         f'<table class="parts"><caption>What {device_word(plan)} {gpu.index} holds at its peak. '
         "Open a part to see where its number comes from.</caption>"
-        '<thead><tr><th></th><th scope="col">part</th><th scope="col" class="number">GiB</th>'
+        f'<thead><tr><th></th><th scope="col">part</th><th scope="col" class="number">{unit.name}</th>'
         '<th scope="col" class="number">share</th><th scope="col">basis</th></tr></thead>'
         f"<tbody>{rows}</tbody><tfoot>{totals}</tfoot></table>"
     )
 
 
-def _part_row(segment: Segment, used_bytes: int) -> str:
+def _part_row(segment: Segment, used_bytes: int, unit: ByteUnit) -> str:
     terms = "".join(
         f"<dt>{escape(term_label(term.key))}: {format_bytes(term.bytes)} ({term.basis})</dt>"
         f"<dd><code>{escape(term.formula)}</code>{_source(term.source)}</dd>"
@@ -78,7 +79,7 @@ def _part_row(segment: Segment, used_bytes: int) -> str:
         f'<tr data-part="{segment.style.part}" data-bytes="{segment.bytes}"><td>{swatch_svg(segment.style.part)}</td>'
         f"<td><details><summary>{escape(segment.style.label)}</summary>"
         f"<p>{escape(segment.style.meaning)}</p><dl>{terms}</dl></details></td>"
-        f'<td class="number">{format_gib(segment.bytes)}</td>'
+        f'<td class="number">{unit.format(segment.bytes)}</td>'
         f'<td class="number">{format_share(segment.bytes / used_bytes)}</td>'
         f'<td><span title="{escape(BASIS_MEANING[segment.basis])}">{segment.basis}</span></td></tr>'
     )
@@ -111,14 +112,15 @@ def facts_html(plan: Plan) -> str:
 def _instants(plan: Plan) -> str:
     rows = instant_rows(plan.worst_gpu)
     highest = max((row.bytes for row in rows), default=1)
+    unit = column_unit(plan.worst_gpu.used_bytes)
     lines = "".join(
         f'<tr><th scope="row">{escape(row.label)}{" (peak)" if row.is_peak else ""}</th>'
-        f'<td class="number">{format_gib(row.bytes)}</td>'
+        f'<td class="number">{unit.format(row.bytes)}</td>'
         f'<td class="meter"><span style="width:{100 * row.bytes / highest:.1f}%"></span></td></tr>'
         for row in rows
     )
     return (
-        '<details class="instants"><summary>Allocated over a step, GiB</summary>'
+        f'<details class="instants"><summary>Allocated over a step, {unit.name}</summary>'
         f'<table class="facts"><tbody>{lines}</tbody></table></details>'
     )
 

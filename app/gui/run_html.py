@@ -32,10 +32,10 @@ def status_html(status: StatusView) -> str:
 
 def progress_html(state: RunState, history: LossHistory) -> str:
     progress = progress_view(state, history)
-    percent = f"{100 * progress.fraction:.0f} %" if progress.total_steps else ""
+    percent = f"{100 * progress.fraction:.0f} %, " if progress.total_steps else ""
     return (
         f'<div class="progress"><progress max="1" value="{progress.fraction:.4f}" aria-label="steps done"></progress>'
-        f"<span>{percent} {escape(progress.words)}</span></div>"
+        f"<span>{percent}{escape(progress.words)}</span></div>"
     )
 
 

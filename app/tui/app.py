@@ -180,7 +180,7 @@ class LongfitApp(App[None]):
         for binding in _bindings(screen):
             name = binding.tooltip or binding.description
             yield SystemCommand(name, f"key {self.get_key_display(binding)}", _runner(self, screen, binding.action))
-        for preset in self._known_presets():
+        for preset in self.services.presets():
             # the palette reads its lines as markup
             title, words = (escape(visible_lines(text)) for text in (f"plan {preset.name}", preset.description))
             yield SystemCommand(title, words or "preset", partial(self.open_preset, preset))
@@ -191,13 +191,6 @@ class LongfitApp(App[None]):
         """In the theme without colour, what widgets colour by themselves is grey too, as under NO_COLOR."""
         filters = super().get_line_filters()
         return [*filters, _GREY] if self.theme == COLOURLESS_THEME else filters
-
-    def _known_presets(self) -> tuple[Preset, ...]:
-        """None while one of them cannot be read: the Presets screen says which."""
-        try:
-            return self.services.presets()
-        except LongfitError:
-            return ()
 
 
 def _runner(app: App[Any], screen: Screen[Any], action: str) -> Any:
@@ -216,7 +209,7 @@ def _bindings(screen: Screen[Any]) -> list[Binding]:
 def help_text(screen: Screen[Any], *, ascii_only: bool) -> str:
     verdicts = "\n".join(f"{VERDICT_WORDS[verdict]}: {meaning}" for verdict, meaning in VERDICT_MEANING.items())
     keys = "\n".join(
-        f"{screen.app.get_key_display(binding):<4} {binding.tooltip or binding.description}"
+        f"{screen.app.get_key_display(binding).split()[0]:<4} {binding.tooltip or binding.description}"  # "[ ]" is two
         for binding in _bindings(screen)
     )
     return (

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from app.services.runs import RunList, RunSnapshot
     from core.run.control import StopMode
     from core.run.directory import RunDirectory
+    from planner.errors import ConfigError
     from planner.ladder import Ladder, Rung
 
 
@@ -44,6 +45,11 @@ class Services:
         from app.services.presets import list_presets
 
         return list_presets()
+
+    def unreadable_presets(self) -> tuple[ConfigError, ...]:
+        from app.services.presets import unreadable_presets
+
+        return unreadable_presets()
 
     def preset_names(self) -> tuple[str, ...]:
         """Of the files that are there; none of them is read."""

@@ -75,8 +75,11 @@ def format_share(fraction: float) -> str:
 
 
 def format_deviation(actual: float, planned: float) -> str:
-    """Measured against planned: ``-1.5 %``, ``+8.3 %``; ``n/a`` when nothing was planned."""
-    return f"{100 * (actual - planned) / planned:+.1f} %" if planned else "n/a"
+    """Measured against planned: ``-1.5 %``, ``+8.3 %``, ``+245 %``; ``n/a`` when nothing was planned."""
+    if not planned:
+        return "n/a"
+    percent = 100 * (actual - planned) / planned
+    return f"{percent:+.1f} %" if abs(percent) < 99.95 else f"{percent:+,.0f} %"
 
 
 def format_tokens_per_second(rate: float) -> str:

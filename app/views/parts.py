@@ -53,7 +53,7 @@ INSTANT_LABELS: dict[Instant, str] = {
     "loss_backward": "backward of the loss",
     "layer_backward": "backward of the last layer",
     "attention_backward": "backward of its attention",
-    "backward_end": "backward of the lowest layers",
+    "backward_end": "backward of lowest layers",
     "optimizer_step": "optimizer step",
     "evaluation_forward": "evaluation, a layer",
     "evaluation": "evaluation, loss",

@@ -261,7 +261,7 @@ def alternative_rows(plan: Plan, alternatives: Iterable[Alternative] | None = No
         AlternativeRow(
             rank=rank,
             combination=combination_words(alternative.optimizations),
-            difference=difference_of(plan.config.optimizations, alternative.optimizations),
+            difference=difference_of(plan.config.optimizations, alternative),
             used_bytes=alternative.used_bytes,
             verdict=VERDICT_WORDS[alternative.verdict],
             tokens_per_second=alternative.tokens_per_second,
@@ -281,11 +281,25 @@ def alternative_rows(plan: Plan, alternatives: Iterable[Alternative] | None = No
     )
 
 
-def difference_of(before: Iterable[OptimizationSetting], after: Iterable[OptimizationSetting]) -> str:
-    """What is added and what goes, in words: ``+ ring 2, - Ulysses 2``."""
-    old, new = ([setting_words(setting) for setting in settings] for settings in (before, after))
-    words = [f"+ {name}" for name in new if name not in old] + [f"- {name}" for name in old if name not in new]
-    return ", ".join(words) or "other values of the same"
+def difference_of(before: Iterable[OptimizationSetting], found: Alternative) -> str:
+    """What is added, what goes and what gets another value: ``+ ring 2, - Ulysses 2, checkpointing (kept_layers: 5)``.
+
+    Nothing else tells two alternatives apart that are the same optimizations.
+    """
+    old, new = ({setting.name: setting for setting in settings} for settings in (before, found.optimizations))
+    words, other_values = [], []
+    for name, setting in new.items():
+        earlier = old.get(name)
+        if earlier is None or setting_words(earlier) != setting_words(setting):
+            words.append(f"+ {setting_words(setting)}")
+        elif earlier != setting:
+            known = earlier.as_dict()
+            knobs = [f"{knob}: {value_words(value)}" for knob, value in setting.knobs if known.get(knob) != value]
+            other_values.append(f"{setting_words(setting)} ({', '.join(knobs)})")
+    said = {setting_words(setting) for setting in new.values()}
+    words += [f"- {setting_words(setting)}" for setting in old.values() if setting_words(setting) not in said]
+    others = [f"{key}: {value_words(value)}" for key, value in found.changes if key in ("optim", "update", "engine")]
+    return ", ".join([*words, *other_values, *others])
 
 
 def difference_words(before: Plan, after: Plan) -> str:

@@ -143,7 +143,7 @@ class DataScreen(Screen[None]):
         if message.problem:
             self._say(message.problem, role="-error")
         elif message.report is not None:
-            self._say(" ".join([token_words(message.report["train"]), *message.report["train"]["remarks"]]))
+            self._say(" ".join([f"{token_words(message.report['train'])}.", *message.report["train"]["remarks"]]))
 
     # --- showing -------------------------------------------------------------------------------------------------
 

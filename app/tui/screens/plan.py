@@ -370,6 +370,7 @@ def _complaints(plan: Plan, form: SetupForm) -> dict[str, str]:
     for issue in plan.issues:
         if issue.severity == "error":
             named = [key for key, _ in issue.suggestion if key in keys]
-            named += [key for key in keys if key.replace("_", "-") in issue.code]
+            # a code such as length-beyond-model is not about which model
+            named += [key for key in keys if key != "model" and key.replace("_", "-") in issue.code]
             complaints.setdefault(named[0] if named else "max_length", issue_words(issue))
     return complaints

@@ -73,11 +73,9 @@ class PresetsScreen(FilteredScreen):
 
     def on_screen_resume(self) -> None:
         """Read them anew: files may have been written meanwhile."""
-        try:
-            self._presets = {preset.name: preset for preset in self.services.presets()}
-        except LongfitError as error:
+        self._presets = {preset.name: preset for preset in self.services.presets()}
+        for error in self.services.unreadable_presets():
             self.notify(str(error), severity="error", timeout=10, markup=False)
-            return
         self._verdicts.clear()
         self.show_rows()
         self.run_worker(self._judge, thread=True, group="judge", exclusive=True)

@@ -68,7 +68,7 @@ def assert_clean(seen: Visit, url: str) -> None:
 
 
 def test_what_if_moves_bar_verdict_command_and_address(browser: Any, address: str, pictures: Path) -> None:
-    with visit(browser, f"{address}?preset={PLAN_PRESET}") as seen:
+    with visit(browser, f"{address}?preset=llama3.1-8b-32k-2x24g") as seen:
         page = seen.page
         seen.wait_for("#recommendation-1", "speed")
         page.screenshot(path=pictures / "web-plan.png", full_page=True)
@@ -82,7 +82,7 @@ def test_what_if_moves_bar_verdict_command_and_address(browser: Any, address: st
         assert "GiB over" in page.inner_html("#bar")
         assert page.is_disabled("#launch")
         assert "does not fit" in seen.text("#refusal")
-        seen.wait_for("#command", "--set max_length=32768")
+        seen.wait_for("#command", "--set max_length=65536")
         page.screenshot(path=pictures / "web-plan-over.png", full_page=True)
 
         page.fill("#field-max-length input", "4096")
@@ -142,6 +142,14 @@ def test_every_input_of_the_form_is_reached_by_keyboard_and_has_a_name(browser: 
 def test_the_narrow_page_needs_no_sideways_scrolling(browser: Any, address: str) -> None:
     with visit(browser, f"{address}?preset={PLAN_PRESET}", width=420, height=900) as seen:
         assert seen.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth + 1")
+
+
+def test_the_words_of_the_bar_can_be_read_on_a_phone(browser: Any, address: str) -> None:
+    with visit(browser, f"{address}?preset={PLAN_PRESET}", width=390, height=844) as seen:
+        height = seen.page.locator("#bar svg.fit-bar text.total").first.evaluate(
+            "e => e.getBoundingClientRect().height"
+        )
+        assert height >= 8  # pixels; 4.6 where the whole drawing is squeezed into the page
 
 
 def test_a_run_from_launch_to_kill_survives_reload_and_other_pages(browser: Any, address: str) -> None:

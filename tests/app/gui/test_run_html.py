@@ -33,7 +33,7 @@ def test_the_state_is_a_word_in_a_status(reader: RunReader) -> None:
 def test_progress_is_a_bar_and_words(reader: RunReader) -> None:
     html = run_html.progress_html(reader.state, reader.loss)
     assert 'value="0.4000"' in html
-    assert "40 % step 40 of 100" in html
+    assert "40 %, step 40 of 100" in html
 
 
 def test_the_loss_chart_has_steps_smoothed_steps_and_evaluations(reader: RunReader) -> None:

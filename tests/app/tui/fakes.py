@@ -78,6 +78,9 @@ class FakeServices(Services):
     def presets(self):
         return (PRESET, OTHER)
 
+    def unreadable_presets(self):
+        return ()
+
     def preset_names(self):
         return tuple(preset.name for preset in self.presets())
 

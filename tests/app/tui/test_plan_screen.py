@@ -277,3 +277,4 @@ async def test_help_lists_every_key_and_pattern(app):
         text = str(app.screen.query_one(Plain).content)
         for fact in ("half", "launch", "Leaving never stops a run", "≡ logits, loss", "TIGHT: it is not"):
             assert fact in text, fact
+        assert text.startswith("[    half the length\n]    double the length\n")

@@ -130,16 +130,14 @@ async def test_filter_keeps_lines_with_all_words_and_escape_shows_all(app):
         assert PRESET.name in screen_text(app, "#presets")
 
 
-async def test_no_presets_and_a_broken_one_are_said(app, services):
-    def broken():
-        raise ConfigError("x.yaml is not a preset.")
-
+async def test_a_broken_preset_is_said_and_hides_no_other(app, services):
     async with app.run_test(size=(80, 24)) as pilot:
         await open_presets(pilot)
-        services.presets = broken
+        services.unreadable_presets = lambda: (ConfigError("x.yaml is not a preset."),)
         await pilot.press("1", "4")
         await pilot.pause()
         assert "x.yaml is not a preset." in notices(app)
+        assert PRESET.name in screen_text(app, "#presets")
 
 
 async def test_a_preset_that_cannot_be_read_does_not_keep_the_interface_from_starting(home):

@@ -14,6 +14,7 @@ from app.tui.app import LongfitApp
 from app.tui.fields import field_text, form_fields
 from app.tui.services import Services
 from app.tui.widgets.alternatives import AlternativesTable
+from app.tui.widgets.fields import FieldRow
 from app.views.format import format_gib
 from app.views.plan_view import part_rows, verdict_view
 from planner.errors import ConfigError, DoesNotFit
@@ -41,6 +42,14 @@ async def test_the_screen_shows_the_numbers_of_plan_json():
         table = app.screen.query_one(AlternativesTable)
         wanted = [a for a in expected["alternatives"] if a["optimizations"] != expected["config"]["optimizations"]]
         assert [row.used_bytes for row in table.found] == [alternative["used_bytes"] for alternative in wanted]
+
+
+async def test_a_length_beyond_the_model_is_a_fault_of_the_length():
+    app = LongfitApp(preset=load_preset("qwen2.5-7b-8k-1x24g"))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("]", "]", "]")
+        await settle(pilot)
+        assert [row.spec.key for row in app.screen.query(FieldRow) if row.has_class("-wrong")] == ["max_length"]
 
 
 async def test_applying_a_recommendation_gives_the_memory_it_promised():

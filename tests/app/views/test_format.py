@@ -68,6 +68,7 @@ def test_rates_shares_and_counts():
     assert f.format_short_count(134_515_008) == "135 M"
     assert f.format_short_count(999_999_999) == "1.00 B"
     assert f.format_deviation(98.5, 100) == "-1.5 %"
+    assert f.format_deviation(344.7, 100) == "+245 %"  # a column of eight holds it
     assert f.format_deviation(1, 0) == "n/a"
     assert f.format_loss(math.nan) == "nan"
     assert f.format_loss(None) == "n/a"

@@ -1,5 +1,6 @@
 """app/views: the same plan in words, rows, bars and text; every shown number adds up."""
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -8,7 +9,7 @@ from app.views import plan_view
 from app.views.footprint import bar_cells, bar_scale, footprint_of
 from app.views.parts import INSTANT_LABELS, PART_STYLES, changes_words, combination_words
 from app.views.text import legend_text, plan_text
-from planner.types import INSTANTS, Part
+from planner.types import INSTANTS, OptimizationSetting, Part
 from tests.app.plans import GIB, gpu_plan, plan
 
 
@@ -97,6 +98,19 @@ def test_alternatives_are_compared_with_the_plan_at_hand():
     assert first.combination == "LoRA r64 + checkpointing + fused loss"
     assert (first.difference, second.difference) == ("+ fused loss", "+ ring 2")
     assert second.changes_words == "ring: 2, fused_loss: null"
+
+
+def test_alternatives_of_the_same_optimizations_differ_in_their_words():
+    checkpointing = OptimizationSetting(
+        name="gradient_checkpointing", knobs=(("save_attention", False), ("kept_layers", 0))
+    )
+    other = replace(checkpointing, knobs=(("save_attention", True), ("kept_layers", 5)))
+    found = replace(
+        plan().alternatives[0], optimizations=(other,),
+        changes=(("gradient_checkpointing", {"save_attention": True, "kept_layers": 5}), ("optim", "adamw_8bit")),
+    )  # fmt: skip
+    words = plan_view.difference_of((checkpointing,), found)
+    assert words == "checkpointing (save_attention: true, kept_layers: 5), optim: adamw_8bit"
 
 
 def test_command_is_quoted_for_a_shell():
