@@ -132,6 +132,13 @@ def transient_terms(s: Sizes) -> tuple[TermSpec, ...]:
     c = s.c
     dq, dkv = s.num_q, s.num_kv
     expanded = 2 * c * dq if dkv < dq else 0  # the kernel makes dk and dv for every query head, then sums
+    kernel = expanded + 4 * dq + 4 * s.num_lse
+    # of a layer that slides: copies of dout, q, out, k, v and log-sum-exp, their gradients, and the kernel's own again
+    batch = (kernel + c * (4 * dq + 4 * dkv) + 4 * s.num_lse) * s.window_tokens // s.attention_tokens
+    kernel_text = f"{f'2 * {c}q + ' if expanded else ''}4q + 4H"
+    held_text = f" + ({kernel_text}) * T"
+    if batch > kernel:
+        held_text = f" + ({c}(4q + 4kv) + {kernel_text} + 4H) * {s.window_tokens}"
     return (
         TermSpec(
             key="layer_forward.last", part="activations", instants=frozenset({"layer_forward"}),
@@ -148,10 +155,11 @@ def transient_terms(s: Sizes) -> tuple[TermSpec, ...]:
         ),
         TermSpec(
             key="attention_backward.gradients", part="activations", instants=ATTENTION_BACKWARD,
-            bytes=c * (2 * dq + 2 * dkv) + expanded + 4 * dq + 4 * s.num_lse,
-            formula=f"({c}(2q + 2kv){f' + 2 * {c}q' if expanded else ''} + 4q + 4H) * T: gradients of output, q, k, v"
-            f"{', of k and v for each query head' if expanded else ''}; the kernel's fp32 dq",
-            source="torch flash_api.cpp, mha_bwd",
+            bytes=c * (2 * dq + 2 * dkv) + max(kernel, batch),
+            formula=f"{c}(2q + 2kv) * T{held_text}: gradients of output, q, k, v"
+            f"{', of k and v for each query head' if expanded else ''}; the kernel's fp32 dq"
+            + ("; a batch of what layers that slide see of the chunk before" if batch > kernel else ""),
+            source="torch flash_api.cpp, mha_bwd" + ("; core/attention/windows.py" if batch > kernel else ""),
         ),
     )  # fmt: skip
 

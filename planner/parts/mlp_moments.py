@@ -75,7 +75,8 @@ def _backward(s: Sizes, path: MlpPath) -> list[Moment]:
             size, what = 6 * f + 2 * d, "gradient of down's input in fp32 and cast"
         else:
             size, what = c * (3 * f + d), "gradients of down's input by base and adapter, and their sum"
-        size += c * d if path.norms_output else 0  # the norm's input has a gradient beside the residual's
+        if path.norms_output and path.casts:  # the norm's input has a gradient beside the residual's
+            size += c * d
         moments.append(Moment(bytes=size, what=what))
     if "up_proj" in path.adapted:  # gate's gradient waits; silu(gate), gate and up are gone
         size = 12 * f if in_fp32 else 3 * c * f

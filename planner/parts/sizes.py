@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from planner.optimization import PlanContext, RankShape
 from planner.types import DTYPE_BYTES, ClusterSpec, ModelSpec, RunConfig
 
+WINDOW_BATCH_TOKENS = 16_384  # core/attention/windows.py, BATCH_TOKENS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
@@ -33,6 +35,8 @@ class Sizes:
     num_q: int
     num_kv: int
     num_lse: int
+    attention_tokens: int  # of num_q, num_kv and num_lse
+    window_tokens: int  # of them, those of one call over what layers that slide see of the chunk before; 0: none slides
     linears: Mapping[str, tuple[int, int]]  # name -> (inputs, outputs)
     on_cpu: bool
     routed: int  # elements a token, read or written to send it to its experts and back
@@ -61,6 +65,15 @@ def _routed(model: ModelSpec) -> int:
     return 0 if experts is None else experts.num_active * (11 * model.hidden_size + 4 * experts.width)
 
 
+def _window_tokens(model: ModelSpec, length: int, attention_tokens: int) -> int:
+    """core/attention/windows.py: all but one token of each chunk of a window, in batches."""
+    window = model.sliding_window
+    if window is None or window >= length:
+        return 0
+    pairs = attention_tokens // length * (-(-length // window) - 1)
+    return min(pairs, max(1, WINDOW_BATCH_TOKENS // window)) * (window - 1)
+
+
 def sizes_of(config: RunConfig, model: ModelSpec, cluster: ClusterSpec, shape: RankShape) -> Sizes:
     length = min(config.max_length, shape.row_tokens)
     return Sizes(
@@ -79,6 +92,8 @@ def sizes_of(config: RunConfig, model: ModelSpec, cluster: ClusterSpec, shape: R
         num_q=shape.q_heads * model.head_dim * shape.attention_tokens,
         num_kv=shape.kv_heads * model.head_dim * shape.attention_tokens,
         num_lse=shape.q_heads * shape.attention_tokens,
+        attention_tokens=shape.attention_tokens,
+        window_tokens=_window_tokens(model, length, shape.attention_tokens),
         linears=model.linears,
         on_cpu=cluster.gpu.kind == "cpu",
         routed=_routed(model),
