@@ -11,6 +11,7 @@ from core.attention.choose import BUILDERS, Problem, choose_kernel, installed_pa
 from core.attention.kernel import ReferenceKernel
 from core.attention.segments import backward_segments, forward_segments
 from core.attention.torch_kernels import TorchFlashKernel
+from core.attention.windows import WindowedSegments
 from planner.attention_kernels import candidates
 from tests.core.model.tiny_models import (
     loss_and_gradients,
@@ -23,6 +24,7 @@ from tests.core.model.tiny_models import (
 
 pytestmark = [pytest.mark.gpu(1), pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
 CUDA = torch.device("cuda")
+WINDOW = 256
 
 
 def available(dtype, head_dim):
@@ -40,10 +42,16 @@ def run_segments(kernel, q, k, v, dout, cu_seqlens):
     return [out, lse, *backward_segments(kernel, dout, q, k, v, out, lse, cu_seqlens, 0.1)]
 
 
-def distances(kernel, inputs, cu_seqlens):
+def run_windows(kernel, q, k, v, dout, cu_seqlens):
+    windowed = WindowedSegments()
+    out, lse = windowed.forward(kernel, q, k, v, cu_seqlens, 0.1, WINDOW)
+    return [out, lse, *windowed.backward(kernel, dout, q, k, v, out, lse, cu_seqlens, 0.1, WINDOW)]
+
+
+def distances(kernel, inputs, cu_seqlens, run=run_segments):
     """Relative norms of the errors of out, lse, dq, dk, dv against float32."""
-    got = run_segments(kernel, *inputs, cu_seqlens)
-    want = run_segments(ReferenceKernel(), *(x.float() for x in inputs), cu_seqlens)
+    got = run(kernel, *inputs, cu_seqlens)
+    want = run(ReferenceKernel(), *(x.float() for x in inputs), cu_seqlens)
     assert [x.shape for x in got] == [x.shape for x in want]
     return [((ours.float() - exact).norm() / exact.norm()).item() for ours, exact in zip(got, want)]
 
@@ -64,11 +72,26 @@ def test_every_kernel_is_as_near_to_float32_as_torchs_flash(dtype, heads, kv_hea
             assert error <= 2 * of_flash + 1e-6, kernel.name
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 8, 128), (4, 1, 256)])
+@pytest.mark.parametrize("cu_seqlens", [(0, 1280), (0, 3, 1000, 1280)], ids=["dense", "packed"])
+def test_windows_of_every_kernel_are_as_near_to_float32_as_torchs_flash(dtype, heads, kv_heads, head_dim, cu_seqlens):
+    generator = torch.Generator(CUDA).manual_seed(0)
+    inputs = [
+        torch.randn(1, 1280, n, head_dim, device=CUDA, generator=generator).to(dtype).transpose(1, 2)
+        for n in (heads, kv_heads, kv_heads, heads)
+    ]
+    flash = distances(TorchFlashKernel(), inputs, cu_seqlens)  # without a window
+    for kernel in available(dtype, head_dim):
+        for error, of_flash in zip(distances(kernel, inputs, cu_seqlens, run_windows), flash):
+            assert error <= 2 * of_flash + 1e-6, kernel.name
+
+
 def test_the_choice_on_this_gpu_is_proven_and_told(caplog):
     events = []
     problem = Problem(
         device=CUDA, dtype=torch.bfloat16, num_heads=28, num_kv_heads=4, head_dim=128, uses_segments=True,
-        uses_blocks=True,
+        uses_blocks=True, uses_window=True,
     )  # fmt: skip
     with caplog.at_level("INFO"):
         kernel = choose_kernel(problem, version="auto", emit=lambda kind, data: events.append((kind, data)))

@@ -38,6 +38,22 @@ def deterministic(monkeypatch):
     torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.parametrize("master_weights", ["none", "fp32", "stochastic"])
+def test_updates_within_the_backward_are_those_after_it(tiny_model_dir, tmp_path, gpu, deterministic, master_weights):
+    runs = [
+        make_run(
+            tmp_path, tiny_model_dir, *MEMORY, name=update, update=update, max_steps=4, dtype="bfloat16",
+            deterministic=True, max_grad_norm=0.0, gradient_accumulation_steps=1, master_weights=master_weights,
+            optim="adamw_torch_fused",
+        )
+        for update in ("step", "layer")
+    ]  # fmt: skip
+    (_, step, by_step), (_, layer, by_layer) = (train(directory, device=gpu) for directory in runs)
+    assert [row["loss"] for row in layer.train_rows] == [row["loss"] for row in step.train_rows]
+    expected = weights(by_step)
+    assert all(torch.equal(weight, expected[name]) for name, weight in weights(by_layer).items())
+
+
 @pytest.mark.parametrize("optim", ["adamw_torch", "adamw_torch_fused"])
 def test_a_deterministic_run_resumes_bit_for_bit(tiny_model_dir, tmp_path, gpu, deterministic, optim):
     keys = {
