@@ -1,4 +1,4 @@
-"""The planner's closed form against dry runs of the installed transformers and peft: twelve models of eight families.
+"""The planner's closed form against dry runs of the installed transformers and peft: fourteen models of nine families.
 
     python benchmarks/dry_run.py OUT.csv [MODEL|PRESET ...]        as `longfit verify`, every figure kept
 

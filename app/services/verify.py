@@ -46,6 +46,8 @@ REFERENCE_MODELS = (
     "mistralai/Mistral-7B-Instruct-v0.3",
     "HuggingFaceTB/SmolLM3-3B",
     "google/gemma-7b",
+    "google/gemma-3-1b-it",
+    "google/gemma-3-4b-it",
     "microsoft/phi-4",
     "THUDM/GLM-4-9B-0414",
 )

@@ -1,4 +1,4 @@
-"""Today's plans against the recorded dry runs of twelve models of eight families: mean at most 0.3 %, worst 1 %.
+"""Today's plans against the recorded dry runs of fourteen models of nine families: mean at most 0.3 %, worst 1 %.
 
 After a change of the trainer or of the libraries: python benchmarks/dry_run.py benchmarks/results/DATE-dry-run.csv
 """

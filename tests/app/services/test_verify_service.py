@@ -45,7 +45,7 @@ def test_without_names_models_of_six_families_at_least_with_every_method_of_both
     modules = [case for case in cases if case.resolved.config.engine == "module"]
     assert len(modules) == len(REFERENCE_MODELS) * len(REFERENCE_METHODS) >= 40
     families = {case.resolved.model.family for case in modules}
-    assert families >= {"gemma", "llama", "mistral", "qwen2", "qwen3", "smollm3"}
+    assert families >= {"gemma", "gemma3_text", "llama", "mistral", "qwen2", "qwen3", "smollm3"}
     by_layers = [case.resolved for case in cases if case.resolved.config.engine == "layer"]
     assert len(by_layers) + len(modules) == len(cases)
     assert len(by_layers) == (len(LAYER_MODELS) + len(LONG_LAYER_MODELS)) * len(LAYER_METHODS)
