@@ -14,6 +14,7 @@ from app.services.prepare_data import PreparedData, Progress, prepare_data, prep
 from app.services.preset_keys import RUN_KEYS, check_keys, check_value
 from app.services.presets import merge_overrides, parse_override, preset_names
 from app.services.resolve import data_config
+from app.services.terminal import prefers_ascii
 from app.views.data_report import data_report_text
 from core.data.report import DataRefused
 from planner.errors import ConfigError
@@ -112,9 +113,8 @@ def _print(report: dict[str, Any], args: argparse.Namespace, error: DataRefused 
         json.dump({"schema": 1, **report, **words}, sys.stdout, ensure_ascii=False, indent=2)
         print()
     else:
-        encoding = (sys.stdout.encoding or "ascii").lower()
-        ascii_only = not encoding.startswith("utf")
-        print(data_report_text(report, rows=args.rows, ascii_only=ascii_only, with_problems=error is None))
+        text = data_report_text(report, rows=args.rows, ascii_only=prefers_ascii(), with_problems=error is None)
+        print(text)
 
 
 def _limited(report: dict[str, Any], rows: int) -> dict[str, Any]:

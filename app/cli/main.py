@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from app.cli.parser import Parser, print_error
+from app.services.terminal import escape_what_cannot_be_shown
 from planner.errors import LongfitError
 
 # verb -> (module, help). Help stands here so that `longfit --help` imports no verb.
@@ -55,6 +56,7 @@ def build_parser(verb: str | None = None) -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    escape_what_cannot_be_shown()
     arguments = list(sys.argv[1:] if argv is None else argv)
     verb = next((a for a in arguments if not a.startswith("-")), None)
     if verb is not None and verb not in VERBS:

@@ -15,6 +15,7 @@ from app.cli.planning_arguments import (
 )
 from app.services.calibration import measured_used
 from app.services.planning import ladder_for, plan_preset, refuse_errors, refuse_length
+from app.services.terminal import prefers_ascii
 from planner.types import Plan
 
 
@@ -46,7 +47,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         from app.views.text import plan_text
 
-        print(plan_text(planned.plan, goal=args.goal, explain=args.explain is not None))
+        ascii_only = prefers_ascii()
+        print(plan_text(planned.plan, goal=args.goal, explain=args.explain is not None, ascii_only=ascii_only))
     return 3 if planned.plan.verdict == "over" else 0
 
 

@@ -29,7 +29,8 @@ def run(args: argparse.Namespace) -> int:
             print(f"{preset.name}  {preset.description}")
         return 0
     from app.services.planning import plan_preset
+    from app.services.terminal import prefers_ascii
     from app.views.text import plan_text
 
-    print(plan_text(plan_preset(args.preset, alternatives=True).plan, ascii_only=args.ascii))
+    print(plan_text(plan_preset(args.preset, alternatives=True).plan, ascii_only=args.ascii or prefers_ascii()))
     return 0

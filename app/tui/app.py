@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import locale
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -20,6 +18,7 @@ from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
 from app.services.draft import Draft
+from app.services.terminal import prefers_ascii
 from app.tui.screens.dialogs import TextScreen
 from app.tui.services import Services
 from app.tui.themes import COLOURLESS_THEME, DEFAULT_THEME, THEMES
@@ -217,9 +216,3 @@ def help_text(screen: Screen[Any], *, ascii_only: bool) -> str:
         "Leaving never stops a run: `longfit attach` shows it again.\n\n"
         f"What the patterns mean\n{legend_text(ascii_only=ascii_only)}\n\nWhat the verdicts mean\n{verdicts}"
     )
-
-
-def prefers_ascii() -> bool:
-    """The Linux console and a locale that is not UTF-8 cannot draw the patterns."""
-    encoding = (getattr(sys.stdout, "encoding", "") or locale.getpreferredencoding(False)).lower()
-    return os.environ.get("TERM") == "linux" or "utf" not in encoding
