@@ -23,7 +23,7 @@ def symbols_of(plan: Plan) -> dict[str, int]:
         "h": model.head_dim, "q": model.q_width, "kv": model.kv_width, "V": model.vocab_size,
         "linears": model.num_linear_parameters,
     }  # fmt: skip
-    adapters = config.optimization("lora") or config.optimization("qlora")
+    adapters = config.adapters
     return symbols if adapters is None else {**symbols, "r": adapters.as_dict()["rank"]}
 
 

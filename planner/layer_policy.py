@@ -81,7 +81,7 @@ def tile_bounds(num_rows: int, tiles: int) -> list[tuple[int, int]]:
 
 def layer_engine_obstacle(config: RunConfig, model: ModelSpec) -> str | None:
     """Why `engine: layer` cannot run this; None when it can."""
-    adapters = config.optimization("lora") or config.optimization("qlora")
+    adapters = config.adapters
     if model.family not in FAMILIES:
         return f"its layers are those of {', '.join(FAMILIES)}, and this model is {model.family}"
     if adapters is None:

@@ -181,6 +181,10 @@ class RunConfig:
         names = {setting.name for setting in self.optimizations}
         return "qlora" if "qlora" in names else "lora" if "lora" in names else "full"
 
+    @property
+    def adapters(self) -> OptimizationSetting | None:
+        return self.optimization("lora") or self.optimization("qlora")
+
     def optimization(self, name: str) -> OptimizationSetting | None:
         return next((setting for setting in self.optimizations if setting.name == name), None)
 

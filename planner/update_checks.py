@@ -21,7 +21,7 @@ def update_issues(ctx: PlanContext) -> list[Issue]:
 
 def trained_dtype(ctx: PlanContext) -> str:
     """Of what is trained: the base's, or the adapters'."""
-    setting = ctx.config.optimization("lora") or ctx.config.optimization("qlora")
+    setting = ctx.config.adapters
     return ctx.config.dtype if setting is None else str(setting.as_dict()["adapter_dtype"])
 
 

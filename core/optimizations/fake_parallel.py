@@ -68,7 +68,7 @@ class FakeParallel:
                     suggestion=(("fake_parallel", None),),
                 )
             )  # fmt: skip
-        adapters = ctx.config.optimization("lora") or ctx.config.optimization("qlora")
+        adapters = ctx.config.adapters
         if adapters is not None and adapters.as_dict()["dropout"] > 0:
             issues.append(
                 Issue(

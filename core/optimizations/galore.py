@@ -67,7 +67,7 @@ class Galore:
         return tuple(issues)
 
     def _with_adapters(self, ctx: PlanContext) -> Issue:
-        setting = ctx.config.optimization("lora") or ctx.config.optimization("qlora")
+        setting = ctx.config.adapters
         assert setting is not None
         knobs = setting.as_dict()
         count = ctx.model.num_layers * knobs["rank"] * sum(map(sum, ctx.model.linears.values()))

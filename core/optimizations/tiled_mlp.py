@@ -45,7 +45,7 @@ class TiledMlp:
                     "Remove tiled_mlp.", tiled_mlp=None,
                 )
             )  # fmt: skip
-        adapters = ctx.config.optimization("lora") or ctx.config.optimization("qlora")
+        adapters = ctx.config.adapters
         if adapters is not None and adapters.as_dict()["dropout"] > 0:
             issues.append(
                 refusal(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from planner.effects import Drop, Effect, Scale, TermSpec, Work
@@ -13,6 +13,7 @@ from planner.parts.mlp_forward import forward_bytes
 from planner.parts.mlp_moments import MlpPath, Moment, fullest_moment, without_adapters
 from planner.parts.optimizer import trained_terms, trained_work
 from planner.parts.recompute import (
+    has_liger_norms,
     norm_copies_input,
     num_inputs_at_end,
     num_recomputed_layers,
@@ -32,6 +33,11 @@ def target_names(targets: str, linears: Iterable[str]) -> tuple[str, ...]:
         return known
     asked = tuple(dict.fromkeys(name.strip() for name in targets.split(",") if name.strip()))
     return (*(name for name in known if name in asked), *(name for name in asked if name not in known))
+
+
+def adapted_linears(targets: str, linears: Collection[str]) -> tuple[str, ...]:
+    """Those of the targets that a decoder layer has."""
+    return tuple(name for name in target_names(targets, linears) if name in linears)
 
 
 def check_adapters(
@@ -81,7 +87,7 @@ def adapter_effect(ctx: PlanContext, *, rank: int, targets: str, dropout: float,
     Source: peft 0.21 tuners/lora/layer.py, Linear.forward: ``result + B(A(dropout(x.to(A.dtype)))) * scaling``.
     """
     s = ctx.sizes
-    names = tuple(name for name in target_names(targets, s.linears) if name in s.linears)
+    names = adapted_linears(targets, s.linears)
     element = DTYPE_BYTES[adapter_dtype]
     count = _num_parameters(s, names, rank)
     trained = Trained(
@@ -250,7 +256,7 @@ def _mlp_path(ctx: PlanContext, names: tuple[str, ...], rank: int, element: int,
     return MlpPath(
         adapted=_at_the_fullest(ctx, names), casts=ctx.sizes.is_half and element == 4, autocast=ctx.config.autocast,
         fuses_swiglu=liger is not None and liger.as_dict()["swiglu"] and ctx.model.experts is None,
-        fuses_norm=liger is not None and liger.as_dict()["rms_norm"], drops=dropout > 0,
+        fuses_norm=has_liger_norms(ctx), drops=dropout > 0,
         norms_output=ctx.model.norms_outputs and ctx.config.optimization("tiled_mlp") is None,  # tiles end before it
         product=product if "down_proj" in names else 0,
         frees_input=norm_copies_input(ctx) and ctx.config.optimization("checkpoint_offload") is not None,
@@ -267,11 +273,11 @@ def _moments(ctx: PlanContext, path: MlpPath) -> tuple[Moment, Moment]:
 
 def fullest_moments(ctx: PlanContext) -> tuple[Moment, Moment] | None:
     """Of the MLP in ``layer_backward`` and in ``backward_end``; None without adapters."""
-    setting = ctx.config.optimization("lora") or ctx.config.optimization("qlora")
+    setting = ctx.config.adapters
     if setting is None:
         return None
     knobs = setting.as_dict()
-    names = tuple(name for name in target_names(knobs["targets"], ctx.model.linears) if name in ctx.model.linears)
+    names = adapted_linears(knobs["targets"], ctx.model.linears)
     return _moments(ctx, _mlp_path(ctx, names, knobs["rank"], DTYPE_BYTES[knobs["adapter_dtype"]], knobs["dropout"]))
 
 
@@ -307,11 +313,11 @@ def _adapter_work(ctx: PlanContext, s: Sizes, names: tuple[str, ...], count: int
 
 def layer_adapters(ctx: PlanContext) -> tuple[int, int]:
     """Adapter parameters of one decoder layer, and the bytes of each; (0, 0) without adapters."""
-    setting = ctx.config.optimization("lora") or ctx.config.optimization("qlora")
+    setting = ctx.config.adapters
     if setting is None:
         return 0, 0
     knobs, linears = setting.as_dict(), ctx.model.linears
-    widths = sum(sum(linears[name]) for name in target_names(knobs["targets"], linears) if name in linears)
+    widths = sum(sum(linears[name]) for name in adapted_linears(knobs["targets"], linears))
     return knobs["rank"] * widths, DTYPE_BYTES[knobs["adapter_dtype"]]
 
 

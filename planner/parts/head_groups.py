@@ -6,6 +6,7 @@ from planner.effects import Drop, Effect, Scale, TermSpec, Work
 from planner.optimization import PlanContext
 from planner.parts.activations import ATTENTION_BACKWARD, SAVED, both_layers, transient_terms
 from planner.parts.launches import HEAD_GROUP_BACKWARD, HEAD_GROUP_FORWARD, launch_work
+from planner.parts.recompute import has_liger_norms
 
 
 def head_groups_effect(ctx: PlanContext, *, groups: int) -> Effect:
@@ -66,8 +67,7 @@ def head_groups_effect(ctx: PlanContext, *, groups: int) -> Effect:
 def _norm_beyond_group(ctx: PlanContext, group: int, groups: int) -> int:
     """Small groups are less than the backward of the norm before them. Liger's writes over what is there."""
     s = ctx.sizes
-    liger = ctx.config.optimization("liger")
-    if liger is not None and liger.as_dict()["rms_norm"]:
+    if has_liger_norms(ctx):
         return 0
     kernel = next(spec.bytes for spec in transient_terms(s) if spec.key == "attention_backward.gradients")
     return max(0, 20 * s.d * s.T - (kernel // groups + group + (4 + s.c) * s.d * s.T))

@@ -14,7 +14,7 @@ from planner.attention_kernels import KernelName, Version, candidates
 from planner.effects import Drop, Effect, TermSpec, Work
 from planner.layer_policy import LayerPolicy, layer_policies, outputs_wait_on_host, tile_rows
 from planner.optimization import PlanContext
-from planner.parts.adapters import layer_adapters, target_names
+from planner.parts.adapters import adapted_linears, layer_adapters
 from planner.parts.layer_waiting import LOSS, SOURCE, LayerPart, Moment, Waiting, waiting_of, waiting_terms
 from planner.parts.offload import copies, slot_terms
 from planner.parts.recompute import num_inputs_at_end
@@ -315,10 +315,10 @@ def _work(ctx: PlanContext, ranks: _Ranks, policies: tuple[LayerPolicy, ...]) ->
 
 def _ranks(ctx: PlanContext) -> _Ranks:
     """Ranks that share an input, by input; parameters, inputs and outputs of one layer's adapters."""
-    setting = ctx.config.optimization("lora") or ctx.config.optimization("qlora")
+    setting = ctx.config.adapters
     assert setting is not None, "planner/layer_policy.py refuses a run without adapters"
     knobs, linears = setting.as_dict(), ctx.sizes.linears
-    names = [name for name in target_names(knobs["targets"], linears) if name in linears]
+    names = adapted_linears(knobs["targets"], linears)
     rank = knobs["rank"]
     inputs = {"qkv": ("q_proj", "k_proj", "v_proj"), "o": ("o_proj",), "gate_up": ("gate_proj", "up_proj")}
     ranks = {name: rank * sum(member in names for member in members) for name, members in inputs.items()}

@@ -36,10 +36,14 @@ def num_inputs_at_end(config: RunConfig, model: ModelSpec) -> int:
     return min(num_recomputed_layers(config, model), 1 if config.method == "full" else 2)
 
 
+def has_liger_norms(ctx: PlanContext) -> bool:
+    liger = ctx.config.optimization("liger")
+    return liger is not None and liger.as_dict()["rms_norm"] is True
+
+
 def norm_copies_input(ctx: PlanContext) -> bool:
     """transformers' norm keeps a float32 copy of a 16-bit input, Liger's the input itself."""
-    liger = ctx.config.optimization("liger")
-    return ctx.sizes.is_half and not (liger is not None and liger.as_dict()["rms_norm"])
+    return ctx.sizes.is_half and not has_liger_norms(ctx)
 
 
 def checkpointing_effect(ctx: PlanContext) -> Effect:

@@ -78,7 +78,7 @@ def ring_buffer_bytes(s: Sizes) -> int:
 
 def _saves_output_input(ctx: PlanContext, s: Sizes) -> bool:
     """Whether o_proj keeps its input as it is: when trained, or adapted without a cast (which keeps a copy instead)."""
-    setting = ctx.config.optimization("lora") or ctx.config.optimization("qlora")
+    setting = ctx.config.adapters
     if setting is None:
         return True
     knobs = setting.as_dict()

@@ -10,9 +10,9 @@ from __future__ import annotations
 from planner.effects import Confine, Drop, Effect, Scale, TermSpec, Work
 from planner.optimization import PlanContext
 from planner.parts.activations import MLP_BACKWARD, SAVED_BY_MLP, both_layers
-from planner.parts.adapters import adapter_effect, target_names
+from planner.parts.adapters import adapted_linears, adapter_effect
 from planner.parts.mlp_moments import output_norm_backward
-from planner.parts.recompute import recomputes_last_layer
+from planner.parts.recompute import has_liger_norms, recomputes_last_layer
 from planner.parts.sizes import evaluation_tokens
 from planner.types import DTYPE_BYTES
 
@@ -103,8 +103,7 @@ def _norm_beyond_tiles(ctx: PlanContext, tiles: int) -> int:
     """With small tiles the norm before the MLP is the fullest moment of its backward: five fp32 pieces of its input and
     the residual's gradient. Liger's writes over what is there."""
     s = ctx.sizes
-    liger = ctx.config.optimization("liger")
-    if liger is not None and liger.as_dict()["rms_norm"]:
+    if has_liger_norms(ctx):
         return 0
     rows, (element, trained) = s.c * s.d * s.T, _trained(ctx)
     in_norm = output_norm_backward(s) if ctx.model.norms_outputs else (20 + s.c) * s.d
@@ -115,7 +114,7 @@ def _norm_beyond_tiles(ctx: PlanContext, tiles: int) -> int:
 
 def _of_adapters(ctx: PlanContext) -> int:
     """What adapters add to the fullest moment of the whole MLP's backward."""
-    setting = ctx.config.optimization("lora") or ctx.config.optimization("qlora")
+    setting = ctx.config.adapters
     if setting is None:
         return 0
     knobs = {name: setting.as_dict()[name] for name in ("rank", "targets", "dropout", "adapter_dtype")}
@@ -130,9 +129,9 @@ def _trained(ctx: PlanContext) -> tuple[int, int]:
     """(bytes of a parameter, how many are trained) of one layer's MLP."""
     linears = ctx.model.linears
     mlp = [name for name in MLP if name in linears]
-    setting = ctx.config.optimization("lora") or ctx.config.optimization("qlora")
+    setting = ctx.config.adapters
     if setting is None:
         return ctx.sizes.c, sum(linears[name][0] * linears[name][1] for name in mlp)
     knobs = setting.as_dict()
-    adapted = [name for name in target_names(knobs["targets"], linears) if name in mlp]
+    adapted = adapted_linears(knobs["targets"], mlp)
     return DTYPE_BYTES[knobs["adapter_dtype"]], knobs["rank"] * sum(sum(linears[name]) for name in adapted)
