@@ -79,7 +79,8 @@ def source_of_run(run_dir: Path, *, step: int | None = None, use_base: bool = Fa
             raise ConfigError(
                 f"The run {directory.id} has no {wanted}.",
                 why=f"It holds {', '.join(steps) or 'none'}.",
-                fix="Wait for its first checkpoint, or answer with the untrained model: --base.",
+                fix=f"{'Take one of these' if steps and step is not None else 'Wait for its first checkpoint'}, "
+                "or answer with the untrained model: --base.",
             )
         if step is not None and (problem := problem_with(checkpoint)) is not None:
             raise ConfigError(

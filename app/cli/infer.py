@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """The exit code of core.infer: 0, 2 bad input, 4 out of memory."""
+    _check_sampling(args)
     command = [
         *python_argv("-m", "core.infer"), *_source(args), f"--prompt={args.prompt}",
         "--max-new-tokens", str(args.max_new_tokens), "--temperature", str(args.temperature),
@@ -43,6 +44,16 @@ def run(args: argparse.Namespace) -> int:
     if args.system is not None:
         command.append(f"--system={args.system}")
     return subprocess.run(command, env=child_environment(os.environ), check=False).returncode
+
+
+def _check_sampling(args: argparse.Namespace) -> None:
+    """Raises: ConfigError before a model is loaded in vain."""
+    if args.max_new_tokens < 1:
+        raise ConfigError(f"--max-new-tokens is {args.max_new_tokens}.", why="The least it can be is 1.")
+    if not 0 <= args.temperature < float("inf"):
+        raise ConfigError(f"--temperature is {args.temperature:g}.", why="It can be 0 (greedy) or above.")
+    if not 0 < args.top_p <= 1:
+        raise ConfigError(f"--top-p is {args.top_p:g}.", why="It is a share: above 0, and 1 at most.")
 
 
 def _source(args: argparse.Namespace) -> list[str]:

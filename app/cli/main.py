@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -10,7 +11,9 @@ from importlib import import_module
 
 from app.cli.parser import Parser, print_error
 from app.services.terminal import escape_what_cannot_be_shown
-from planner.errors import LongfitError
+from planner.errors import EnvironmentProblem, LongfitError
+
+_DISK_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM})
 
 # verb -> (module, help). Help stands here so that `longfit --help` imports no verb.
 VERBS: dict[str, tuple[str, str]] = {
@@ -74,7 +77,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        return int(import_module(VERBS[args.verb][0]).run(args))
+        code = int(import_module(VERBS[args.verb][0]).run(args))
+        sys.stdout.flush()  # what cannot be written is told here, and not by the interpreter as it leaves
+        return code
     except LongfitError as error:
         print_error(error)
         return error.exit_code
@@ -83,6 +88,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a pipe left: `longfit runs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.errno not in _DISK_FAULTS:
+            raise
+        name = f"{error.filename}: " if error.filename else ""
+        print_error(EnvironmentProblem(f"{name}{error.strerror}.", fix="Free space there, or choose another folder."))
+        return EnvironmentProblem.exit_code
 
 
 def _parser_of(parser: Parser, args: argparse.Namespace) -> Parser:

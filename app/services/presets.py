@@ -13,7 +13,7 @@ from app.services.preset_keys import NOT_CONFIG
 from app.services.yaml_text import dump_yaml, load_yaml
 from core.optimizations import REGISTRY
 from core.run.atomic import atomic_write
-from planner.errors import ConfigError
+from planner.errors import ConfigError, EnvironmentProblem
 from planner.types import Preset
 
 Origin = Literal["built-in", "project", "user", "file"]
@@ -105,8 +105,14 @@ def save_preset(preset: Preset, *, overwrite: bool = False) -> Path:
     path = user_presets_dir() / f"{preset.name}.yaml"
     if path.exists() and not overwrite:
         raise ConfigError(f"A preset named {preset.name!r} exists already: {path}.", fix="Choose another name.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(path, preset_text(preset))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, preset_text(preset))
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"The preset could not be written to {path}.", why=f"{error.strerror}.",
+            fix="XDG_CONFIG_HOME names another folder for your own presets.",
+        ) from None  # fmt: skip
     return path
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from app.cli.main import main
+from core.run.interpreter import child_environment, python_argv
 
 
 @pytest.mark.parametrize(
@@ -35,3 +40,14 @@ def test_it_is_refused_with_the_nearest_name(capsys: pytest.CaptureFixture[str],
 def test_a_length_may_be_written_with_a_separator(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "Qwen/Qwen2.5-7B-Instruct", "--gpu", "A10", "--length", "4_096"]) == 0
     assert "the preset asks for 4096" in capsys.readouterr().out
+
+
+def test_a_full_disk_behind_stdout_is_one_message(tmp_path: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            python_argv("-m", "app.cli.main", "preset", "show", "demo-smollm2"), stdout=full, stderr=subprocess.PIPE,
+            check=False, env=child_environment(os.environ), text=True,
+        )  # fmt: skip
+    assert done.returncode == 5
+    assert "error: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -55,6 +55,16 @@ def test_a_run_is_found_by_its_last_characters_and_prompts_may_begin_with_a_dash
     assert after(command, "--temperature") == "0.5"
 
 
+@pytest.mark.parametrize(
+    ("flag", "value"), [("--max-new-tokens", "0"), ("--temperature", "-1"), ("--temperature", "nan"), ("--top-p", "7")]
+)
+def test_impossible_sampling_is_refused_before_anything_loads(started, capsys, flag, value):
+    commands, _, _ = started
+    assert main(["infer", "ab12", "why?", flag, value]) == 2
+    assert f"{flag} is {value}" in capsys.readouterr().err
+    assert commands == []
+
+
 def test_a_run_of_another_runs_folder(started, tmp_path, monkeypatch):
     commands, run_dir, _ = started
     monkeypatch.setenv("LONGFIT_RUNS", str(tmp_path / "elsewhere"))

@@ -84,6 +84,22 @@ def test_one_broken_file_hides_no_other_preset(tmp_path: Path, capsys: pytest.Ca
     assert "broken.yaml, line 2" in said.err
 
 
+def test_a_folder_that_cannot_be_written_is_a_fault_of_the_machine(tmp_path: Path, monkeypatch, capsys) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
+    assert main(["preset", "save", "demo-smollm2", "mine"]) == 5
+    assert "could not be written to" in capsys.readouterr().err
+
+
+def test_a_changed_preset_says_no_more_what_it_said_of_itself(capsys) -> None:
+    assert main(["preset", "save", "demo-smollm2", "mine", "--set", "max_length=512"]) == 0
+    changed = load_preset("mine")
+    assert changed.description == "demo-smollm2 with other max_length"
+    assert changed.measured == ()
+    assert main(["preset", "save", "demo-smollm2", "same"]) == 0
+    assert load_preset("same").description == load_preset("demo-smollm2").description
+
+
 @pytest.mark.parametrize("name", ["", ".hidden", "-x", "a/b", ".."])
 def test_a_name_that_is_no_file_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="cannot be a preset's name"):
