@@ -62,7 +62,9 @@ def chunked_loss_effect(ctx: PlanContext, *, chunk_tokens: int) -> Effect:
     liger = ctx.config.optimization("liger")
     in_norm = 0 if liger is not None and liger.as_dict()["rms_norm"] else 16  # fp32, or written over what came in
     through_norm = (in_norm + 2 * s.c) * s.d * s.T
-    head = s.V * s.d if ctx.config.method == "full" else 0  # its gradient: summed in fp32, then in the head's dtype
+    is_full = ctx.config.method == "full"
+    head = s.V * s.d if is_full else 0  # its gradient: summed in fp32, then in the head's dtype
+    normed = s.normed * s.d * s.T if is_full else 0  # counted with the last norm, gone before this
     per_chunk = 52 if s.on_cpu else 18  # logits are written, read twice, written over in 16 bit and read once more
     per_logit = 8 if s.on_cpu else 4  # the GPU's kernel writes the gradient over the logits
     at_products = (4 + (2 if s.on_cpu and s.is_half else 0)) * s.V * chunk + 4 * head
@@ -94,9 +96,14 @@ def chunked_loss_effect(ctx: PlanContext, *, chunk_tokens: int) -> Effect:
             ),
             TermSpec(
                 key="fused_loss.backward", part="activations", instants=frozenset({"loss_backward"}),
-                bytes=s.c * head + max(through_norm, 4 * head + 2 * s.c * s.d * s.T),
+                bytes=s.c * head + max(through_norm, 4 * head + 2 * s.c * s.d * s.T) - normed,
                 formula=f"({in_norm} + 2 * {s.c})d * T: gradient of the hidden states on its way through the last norm"
-                + (f"; or 4V * d, the head's gradient in fp32, if larger; and {s.c}V * d, its cast" if head else ""),
+                + (
+                    f"; or 4V * d, the head's gradient in fp32, if larger; and {s.c}V * d, its cast; "
+                    f"- {s.normed}d * T: what the norm kept for its weight"
+                    if is_full
+                    else ""
+                ),
             ),
             *(_head_gradient(s) if head else ()),
         ),
