@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 
 from app.cli.parser import whole_number
@@ -43,7 +44,14 @@ def run(args: argparse.Namespace) -> int:
     ]  # fmt: skip
     if args.system is not None:
         command.append(f"--system={args.system}")
-    return subprocess.run(command, env=child_environment(os.environ), check=False).returncode
+    # Ctrl-C ends this process, which ends the child: a traceback of the child's own would say nothing
+    return subprocess.run(
+        command, env=child_environment(os.environ), check=False, preexec_fn=_ignore_interrupts
+    ).returncode
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _check_sampling(args: argparse.Namespace) -> None:

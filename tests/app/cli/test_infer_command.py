@@ -1,5 +1,7 @@
 """The command that `longfit infer` starts; core.infer itself is tested in tests/core/test_infer.py."""
 
+import os
+import signal
 import subprocess
 import sys
 
@@ -7,6 +9,7 @@ import pytest
 
 from app.cli import infer
 from app.cli.main import main
+from core.run.interpreter import child_environment
 from planner.types import DataConfig, ParallelDegrees, RunConfig
 
 
@@ -17,7 +20,7 @@ def started(monkeypatch, tmp_path):
 
     commands = []
 
-    def start(command, *, env, check):
+    def start(command, *, env, check, preexec_fn):
         commands.append(command)
         assert env["PYTHONSAFEPATH"] == "1"
         return subprocess.CompletedProcess(command, 0)
@@ -92,3 +95,31 @@ def test_what_does_not_go_together_is_refused_before_a_process_starts(started, c
     assert main(["infer", *(text.format(model=model) for text in arguments)]) == 2
     assert fact in capsys.readouterr().err
     assert commands == []
+
+
+def test_ctrl_c_ends_the_answer_without_a_traceback(started, monkeypatch):
+    """The terminal interrupts the child as well: it has no say, and is killed."""
+    _, run_dir, _ = started
+    slow = "import time; print('here', flush=True); time.sleep(60)"
+    monkeypatch.undo()
+    reader, writer = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-c", _INTERRUPTED, slow, str(run_dir)], stdout=writer, stderr=subprocess.PIPE, text=True,
+        start_new_session=True, env=child_environment(os.environ),
+    )  # fmt: skip
+    os.close(writer)
+    assert os.read(reader, 4) == b"here"
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+
+
+_INTERRUPTED = """
+import sys
+from app.cli import infer
+from app.cli.main import main
+slow, run = sys.argv[1:]
+infer.python_argv = lambda *arguments: (sys.executable, "-c", slow)
+sys.exit(main(["infer", run, "why?"]))
+"""
