@@ -12,7 +12,7 @@ from typing import Any
 from planner.changes import changes_between
 from planner.explain import gib
 from planner.price import ROOMY, Candidate, price
-from planner.search import largest, longest_length, recommend
+from planner.search import best_of, largest, longest
 from planner.space import Problem, neighbours
 from planner.types import Alternative, RunConfig, Verdict
 
@@ -31,11 +31,7 @@ def mend(problem: Problem, *, in_evaluation: bool, limit: int) -> tuple[Mend, ..
 
     ``in_evaluation``: memory ended there, so that fewer rows in one evaluation come first.
     """
-    recommended = recommend(
-        config=problem.config, model=problem.model, cluster=problem.cluster, environment=problem.environment,
-        registry=problem.registry, limit=100, only_this_method=True, experience=problem.experience,
-        expandable_segments=problem.expandable_segments,
-    )  # fmt: skip
+    recommended = best_of(problem, limit=100, only_this_method=True)
     roomy = _mend(_Search(problem=problem, recommended=recommended, verdicts=ROOMY), in_evaluation, limit)
     if len(roomy) == limit:
         return roomy
@@ -105,12 +101,8 @@ class _Search:
         return []
 
     def shorter(self) -> list[Mend]:
-        problem = self.problem
-        config = problem.config
-        length = longest_length(
-            config=config, model=problem.model, cluster=problem.cluster, environment=problem.environment,
-            registry=problem.registry, experience=problem.experience, expandable_segments=problem.expandable_segments,
-        )  # fmt: skip
+        problem, config = self.problem, self.problem.config
+        length = longest(problem, config)
         if not 0 < length < config.max_length:
             return []
         candidate = price(problem, replace(config, max_length=length), refuse=False)

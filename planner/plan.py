@@ -156,24 +156,22 @@ def make_plan(
         calibration=calibration,
         mfu_causal=mfu_causal(result.ctx, seconds),
     )  # fmt: skip
-    if weights_bytes(result) > cluster.gpu.usable_bytes:
-        from planner.floor import floor_issue  # the search plans too
-        from planner.space import Problem
-
-        problem = Problem(
-            config=config, model=model, cluster=cluster, environment=environment, registry=registry,
-            experience=experience, expandable_segments=expandable_segments,
-        )  # fmt: skip
-        plan = replace(plan, issues=(*plan.issues, floor_issue(problem, result)))
-    if not alternatives:
+    beyond = weights_bytes(result) > cluster.gpu.usable_bytes
+    if not (beyond or alternatives):
         return plan
-    from planner.search import recommend  # most plans are made without
+    from planner.floor import floor_issue  # the search plans too, and most plans are made without
+    from planner.search import best_of
+    from planner.space import Problem
 
-    found = recommend(
-        config=config, model=model, cluster=cluster, environment=environment, registry=registry, goal=goal,
+    problem = Problem(
+        config=config, model=model, cluster=cluster, environment=environment, registry=registry,
         experience=experience, expandable_segments=expandable_segments,
     )  # fmt: skip
-    return replace(plan, alternatives=found)
+    return replace(
+        plan,
+        issues=(*plan.issues, floor_issue(problem, result)) if beyond else plan.issues,
+        alternatives=best_of(problem, goal=goal) if alternatives else (),
+    )
 
 
 def batch_arithmetic(result: Account) -> dict[str, int | float]:

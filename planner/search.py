@@ -37,9 +37,19 @@ def recommend(
     registry: Registry,
     goal: str = "fastest",
     limit: int = 8,
-    only_this_method: bool = False,
     experience: Experience | None = None,
     expandable_segments: bool = True,
+) -> tuple[Alternative, ...]:
+    """``best_of`` for what a caller from outside has."""
+    problem = Problem(
+        config=config, model=model, cluster=cluster, environment=environment, registry=registry,
+        experience=experience or Experience(), expandable_segments=expandable_segments,
+    )  # fmt: skip
+    return best_of(problem, goal=goal, limit=limit)
+
+
+def best_of(
+    problem: Problem, *, goal: str = "fastest", limit: int = 8, only_this_method: bool = False
 ) -> tuple[Alternative, ...]:
     """The best ``limit`` combinations: those that fit first, by the goal, then those that miss least.
 
@@ -52,16 +62,12 @@ def recommend(
     """
     if goal not in GOALS:
         raise ConfigError(f"The goal {goal} is unknown.", why=f"Known: {', '.join(GOALS)}.", fix="Use goal fastest.")
-    if goal == "cheapest" and cluster.gpu.dollars_per_hour is None:
+    if goal == "cheapest" and problem.cluster.gpu.dollars_per_hour is None:
         raise ConfigError(
-            f"The goal cheapest has no answer on {cluster.gpu.name}.",
+            f"The goal cheapest has no answer on {problem.cluster.gpu.name}.",
             why="The catalog has no price for it (planner/catalog/prices.py).",
             fix="Use goal fastest, which is the cheapest on hardware that is there anyway.",
         )
-    problem = Problem(
-        config=config, model=model, cluster=cluster, environment=environment, registry=registry,
-        experience=experience or Experience(), expandable_segments=expandable_segments,
-    )  # fmt: skip
     priced = _priced(problem, goal, limit, only_this_method)
     lengths = _lengths(problem, priced, limit) if goal == "longest" else {}
     ranked = sorted(priced, key=_ranking(problem, goal, lengths))
@@ -130,11 +136,12 @@ def longest_length(
         config=config, model=model, cluster=cluster, environment=environment, registry=registry,
         experience=experience or Experience(), expandable_segments=expandable_segments,
     )  # fmt: skip
+    return longest(problem, config)
 
-    return _longest(problem, config)
 
+def longest(problem: Problem, config: RunConfig) -> int:
+    """The same of ``config``."""
 
-def _longest(problem: Problem, config: RunConfig) -> int:
     def fits(steps: int) -> bool:
         return _holds(problem, replace(config, max_length=steps * LENGTH_STEP))
 
@@ -151,7 +158,7 @@ def _lengths(problem: Problem, priced: list[Candidate], limit: int) -> dict[int,
         hopeless = candidate.verdict == "over" or (
             least > 0 and not _holds(problem, replace(candidate.config, max_length=least))
         )
-        lengths[id(candidate)] = 0 if hopeless else _longest(problem, candidate.config)
+        lengths[id(candidate)] = 0 if hopeless else longest(problem, candidate.config)
         best.append(lengths[id(candidate)])
         best.sort(reverse=True)
     return lengths

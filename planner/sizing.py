@@ -17,7 +17,7 @@ from planner.goals import Goal
 from planner.ladder import lowest
 from planner.optimization import Registry
 from planner.price import first_refusal, shortfall
-from planner.search import recommend
+from planner.search import best_of
 from planner.space import Problem, plainest
 from planner.types import Alternative, ClusterSpec, Environment, Instant, ModelSpec, ParallelDegrees, RunConfig
 
@@ -134,11 +134,7 @@ def _size(offer: Offer, config: RunConfig, model: ModelSpec, registry: Registry,
             cluster=cluster, best=None, why=why_not(*missing, least.peak_instant), needed_bytes=least.sizes.used,
             peak_instant=least.peak_instant, missing_bytes=missing[1],
         )  # fmt: skip
-    found = recommend(
-        config=problem.config, model=model, cluster=cluster, environment=environment, registry=registry, goal=goal,
-        limit=1, only_this_method=True,
-    )  # fmt: skip
-    best = found[0]
+    best = best_of(problem, goal=goal, limit=1, only_this_method=True)[0]
     return Sized(
         cluster=cluster, best=best, why=best.why, needed_bytes=best.used_bytes, peak_instant=best.peak_instant,
         missing_bytes=0,

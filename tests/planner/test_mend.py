@@ -10,7 +10,7 @@ import pytest
 from core.optimizations import REGISTRY
 from planner.catalog.gpus import GPUS
 from planner.mend import Mend, mend
-from planner.search import recommend
+from planner.search import best_of
 from planner.space import Problem
 from tests.planner.plans import LEAN_LORA, QWEN_7B, catalog_model, cluster_of, environment_of, plan_of, run_config
 
@@ -86,11 +86,11 @@ def test_combinations_are_searched_once_also_where_nothing_has_room(monkeypatch:
     expected = ways_out(QWEN_05B, 3, **values)
     searches: list[Any] = []
 
-    def counted(**inputs: Any) -> Any:
-        searches.append(inputs)
-        return recommend(**inputs)
+    def counted(problem: Problem, **asked: Any) -> Any:
+        searches.append(asked)
+        return best_of(problem, **asked)
 
-    monkeypatch.setattr("planner.mend.recommend", counted)
+    monkeypatch.setattr("planner.mend.best_of", counted)
     assert ways_out(QWEN_05B, 3, **values) == expected
     assert [way.changes for way in expected] == [(("max_length", 256),)]
     assert len(searches) == 1
