@@ -96,7 +96,10 @@ def optimizer(draft: Draft, setting: Setting) -> None:
     """AdamW by its many names; GaLore as Transformers spells it; the rest is told."""
     word = text(setting.value).strip().lower().removeprefix("optimizernames.")
     known = next(key.choices for key in RUN_KEYS if key.name == "optim")
-    same = {"adamw_hf": "adamw_torch", "adamw": "adamw_torch"}.get(word, word)
+    same = {
+        "adamw_hf": "adamw_torch", "adamw": "adamw_torch", "adamw_apex_fused": "adamw_torch_fused",
+        "adamw_bnb_8bit": "adamw_8bit",  # Transformers' older name of the same
+    }.get(word, word)  # fmt: skip
     if same in known:
         draft.put("optim", same, setting)
     elif word.startswith("galore"):

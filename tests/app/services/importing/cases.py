@@ -147,6 +147,8 @@ SWIFT = (
          values={"lr_scheduler_type": "cosine"}, told={"--lr_scheduler_type cosine_with_min_lr": "impossible"}),
     Case(name="8-bit optimizer", text=f"swift sft {M7} {D} --max_length 2048 --optim paged_adamw_8bit",
          values={"optim": "paged_adamw_8bit"}, told={"--optim paged_adamw_8bit": "translated"}),
+    Case(name="8-bit optimizer by its older name", text=f"swift sft {M7} {D} --max_length 2048 --optim adamw_bnb_8bit",
+         values={"optim": "adamw_8bit"}, told={"--optim adamw_bnb_8bit": "translated"}),
     Case(name="intervals", text=f"swift sft {M7} {D} --max_length 2048 --save_steps 50 --eval_steps 25 "
          "--split_dataset_ratio 0.05 --logging_steps 1",
          values={"save_steps": 50, "eval_steps": 25, "data.eval_fraction": 0.05, "logging_steps": None}),
