@@ -24,6 +24,22 @@ from planner.parts.tensors import Trained, adapter_groups
 from planner.types import DTYPE_BYTES, INSTANTS, Instant, Issue
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+# linears of a layer, and what is saved on the way to them, masks of their own inputs included
+_IN_ORDER: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+    (("q_proj", "k_proj", "v_proj", "qkv_proj"), ("norm1", "alias.norm1", "adapter.attention.input_masks")),
+    (
+        ("o_proj",),
+        (
+            "attention.qkv", "attention.rotation", "attention.qk_norm", "attention.liger_qk_norm",
+            "adapter.attention.output_masks",
+        ),
+    ),
+    (  # attention's output is what an adapter of o_proj saves
+        ("gate_proj", "up_proj", "gate_up_proj"),
+        ("attention.output", "norm2", "liger.norm2", "post_norm1", "adapter.mlp_input_masks"),
+    ),
+    (("down_proj",), ("mlp", "liger.mlp", "adapter.mlp_product_masks")),
+)  # fmt: skip
 
 
 def target_names(targets: str, linears: Iterable[str]) -> tuple[str, ...]:
@@ -121,9 +137,9 @@ def adapter_effect(ctx: PlanContext, *, rank: int, targets: str, dropout: float,
         scale=tuple(
             Scale(
                 key=f"other_layers.{piece}", numerator=s.N - 2, denominator=s.N - 1,
-                formula="the first norm's input needs no gradient",
+                formula="what lies before the first adapter needs no gradient",
             )
-            for piece in ("norm1", "alias.norm1", "adapter.attention.input_masks")
+            for piece in _before_first_adapter(names)
             if s.N > 1 and num_recomputed_layers(ctx.config, ctx.model) == 0  # the first layer is not a recomputed one
         ),
         add_work=(*_adapter_work(ctx, s, names, count, element), *trained_work(ctx, "adapters", trained)),
@@ -132,6 +148,16 @@ def adapter_effect(ctx: PlanContext, *, rank: int, targets: str, dropout: float,
             Drop(key="update.base.*", formula="the base is frozen"),
         ),
     )  # fmt: skip
+
+
+def _before_first_adapter(names: tuple[str, ...]) -> tuple[str, ...]:
+    """What the first layer does not save: its input needs no gradient, and neither does anything up to an adapter."""
+    not_saved: tuple[str, ...] = ()
+    for linears, pieces in _IN_ORDER:
+        not_saved += pieces
+        if any(name in linears for name in names):
+            break
+    return not_saved
 
 
 def _saved_by_adapters(

@@ -78,8 +78,8 @@ def _backward(s: Sizes, path: MlpPath) -> list[Moment]:
         if path.norms_output and path.casts:  # the norm's input has a gradient beside the residual's
             size += c * d
         moments.append(Moment(bytes=size, what=what))
-    if "up_proj" in path.adapted:  # gate's gradient waits; silu(gate), gate and up are gone
-        size = 12 * f if in_fp32 else 3 * c * f
+    if "up_proj" in path.adapted:  # what comes to gate waits, and without Liger gate too; silu(gate) and up are gone
+        size = (12 if path.fuses_swiglu else 14) * f if in_fp32 else 3 * c * f
         moments.append(Moment(bytes=size + c * d - saved, what="gradient of up, as it is and scaled"))
     if "gate_up_proj" in path.adapted:
         size = 20 * f if in_fp32 else 4 * c * f

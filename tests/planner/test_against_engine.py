@@ -204,3 +204,15 @@ def test_a_forward_with_adapters_on_some_linears(
     values: dict[str, Any] = {"optimizations": chosen, "autocast": autocast, "max_length": TOKENS}
     measured = step_peaks(SHAPES["qwen2"], run_config(**values), as_cuda=True)
     assert planned_peaks("qwen2", True, **values)["forward"] == pytest.approx(measured["forward"], rel=0.02)
+
+
+@pytest.mark.parametrize("targets", ["o_proj", "down_proj", "gate_proj,up_proj"])
+@pytest.mark.parametrize("method", ["16-bit adapters", "fp32 adapters, autocast", "fp32 adapters"])
+def test_the_first_layer_saves_nothing_up_to_its_first_adapter(method: str, targets: str) -> None:
+    optimizations, autocast = METHODS[method]
+    chosen = {"lora": {**optimizations["lora"], "targets": targets}, **POLICIES["fused loss"]}
+    values: dict[str, Any] = {"optimizations": chosen, "autocast": autocast, "max_length": TOKENS}
+    measured = step_peaks(SHAPES["qwen2"], run_config(**values), as_cuda=True)
+    planned = planned_peaks("qwen2", True, **values)
+    assert planned["forward"] == pytest.approx(measured["forward"], rel=0.02)
+    assert planned["backward"] == pytest.approx(measured["backward"], rel=0.02)
