@@ -35,14 +35,15 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         json.dump(to_dict(imported), sys.stdout, indent=2, ensure_ascii=False, default=str)
         print()
-    else:
-        say_findings(imported)
+    elif len(imported.findings) > 1 or imported.preset is not None or imported.command:
+        say_findings(imported)  # else the error below says it
     if args.strict:
         refuse_impossible(imported.findings)
     preset = imported.preset
     if preset is None:
         if not imported.command:
-            raise ConfigError("Nothing was imported.", why=imported.findings[0].what, fix=imported.findings[0].fix)
+            found = imported.findings[0]
+            raise ConfigError("Nothing was imported.", why=found.why or found.what, fix=found.fix)
         if not args.json:
             print(shlex.join(imported.command))
         return 0

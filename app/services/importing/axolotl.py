@@ -14,6 +14,7 @@ from app.services.importing.pasted import Setting
 from app.services.importing.rules import (
     Dialect,
     Rule,
+    checkpointing,
     default,
     ignored,
     impossible,
@@ -104,15 +105,6 @@ def _adapter_dtype(draft: Draft, setting: Setting) -> None:
     """Off: PEFT leaves the adapters in the dtype of the base."""
     base = str(draft.peek("dtype") or "bfloat16")
     draft.wish("adapter.adapter_dtype", "float32" if truth(setting.value) else base, setting)
-
-
-def _checkpointing(draft: Draft, setting: Setting) -> None:
-    word = str(one(setting.value)).lower()
-    if word.startswith("offload"):
-        draft.wish("gradient_checkpointing", True, setting)
-        draft.wish("checkpoint_offload", True, setting)
-    else:
-        draft.wish("gradient_checkpointing", truth(setting.value), setting)
 
 
 def _plugins(draft: Draft, setting: Setting) -> None:
@@ -243,7 +235,7 @@ RULES: Mapping[str, Rule] = {
     "float16": TRAINER["fp16"],
     "float32": _float32,
     "fp8": impossible("Training is in bfloat16, float16 or float32."),
-    "gradient_checkpointing": _checkpointing,
+    "gradient_checkpointing": checkpointing,
     "activation_offloading": wishes("checkpoint_offload", lambda value: not is_off(value)),
     "attn_implementation": ATTENTION["attn_implementation"],
     "flash_attention": _attention("auto"),

@@ -106,6 +106,7 @@ RULES: Mapping[str, Rule] = {
     "lora_task_type": default("The task is causal language modelling."),
     "task_type": default("The task is causal language modelling.", while_=lambda v: "CAUSAL" in str(v).upper()),
     "peft_type": ignored("Adapters are LoRA's."),
+    "adapter_seed": ignored("seed rules the initialisation of adapters, too."),
     "inference_mode": ignored("Adapters are trained."),
     "layers_to_transform": impossible("Adapters go to every layer."),
     "rank_pattern": impossible("All adapters have one rank."),

@@ -156,10 +156,11 @@ def _settle_tiles(draft: Draft) -> None:
 
 def _settle_sharding(draft: Draft) -> None:
     """DeepSpeed stages and FSDP become fsdp, when this longfit has it."""
-    for name in ("deepspeed", "fsdp"):
-        wish = draft.take(name)
-        if wish is None:
-            continue
+    config = draft.take("fsdp_config")
+    wishes = [wish for wish in (draft.take("deepspeed"), draft.take("fsdp")) if wish is not None]
+    if config is not None and not wishes and not is_off(config.value):
+        wishes, config = [config], None  # axolotl's FSDP 2 is switched on by its configuration alone
+    for wish in wishes:
         word = _sharding_word(wish.value)
         if is_off(wish.value) or word == "zero0":
             draft.tell("default", [wish.setting], why="Nothing is sharded here either.")
@@ -172,7 +173,6 @@ def _settle_sharding(draft: Draft) -> None:
                 "weights whole.", why=_what_is_lost(draft),
                 fix="--set lora=null --set qlora=true quarters the weights; sequence_parallel divides the activations.",
             )  # fmt: skip
-    config = draft.take("fsdp_config")
     if config is not None:
         draft.tell("ignored", [config.setting], why="It belongs to the sharding.")
 

@@ -15,9 +15,11 @@ _LORA = {
     "r": "lora_r", "target_modules": "lora_target_modules", "modules_to_save": "lora_modules_to_save",
     "bias": "lora_bias", "init_lora_weights": "init_weights",
 }  # fmt: skip
+_UNSLOTH = {"use_gradient_checkpointing": "gradient_checkpointing", "random_state": "adapter_seed"}
 _CALLS: Mapping[str, Mapping[str, str]] = {
     "TrainingArguments": {}, "Seq2SeqTrainingArguments": {}, "SFTConfig": {}, "SFTTrainer": {"model": "model"},
-    "LoraConfig": _LORA, "get_peft_model": _LORA, "BitsAndBytesConfig": {}, "from_pretrained": {}, "load_dataset": {},
+    "LoraConfig": _LORA, "get_peft_model": {**_LORA, **_UNSLOTH}, "BitsAndBytesConfig": {}, "from_pretrained": {},
+    "load_dataset": {},
 }  # fmt: skip
 _FIRST_ARGUMENT = {"from_pretrained": "model_name_or_path", "load_dataset": "dataset_name", "SFTTrainer": "model"}
 _CALL = re.compile(r"\b(?:" + "|".join(sorted(_CALLS, key=len, reverse=True)) + r")\s*\(")
@@ -28,7 +30,7 @@ def looks_like_python(text: str) -> bool:
 
 
 def read_python(text: str) -> Pasted:
-    """One setting a keyword argument of the known calls; LoRA counts as switched on when a LoraConfig is made."""
+    """One setting a keyword argument of the known calls; LoRA is on where adapters are configured or put in."""
     settings: list[Setting] = []
     seen: set[str] = set()
     for call in _calls(text):
@@ -41,8 +43,10 @@ def read_python(text: str) -> Pasted:
             if keyword.arg is not None and _is_told_here(name, keyword):
                 written = f"{keyword.arg}={ast.unparse(keyword.value)}"
                 settings.append(_setting(names.get(keyword.arg, keyword.arg), keyword.value, written))
-    if "LoraConfig" in seen:
-        settings.append(Setting(name="use_peft", value=True, written="LoraConfig(...)"))
+    for call_name in ("LoraConfig", "get_peft_model"):
+        if call_name in seen:
+            settings.append(Setting(name="use_peft", value=True, written=f"{call_name}(...)"))
+            break
     if not settings:
         return Pasted(source="nothing", problem="It holds no arguments of a training call.")
     return Pasted(source="python", program="trl", verb="sft", settings=tuple(settings))

@@ -113,6 +113,15 @@ def optimizer(draft: Draft, setting: Setting) -> None:
         )  # fmt: skip
 
 
+def checkpointing(draft: Draft, setting: Setting) -> None:
+    """On or off; `offload` (axolotl) and `unsloth` also send the layer inputs to host memory."""
+    word = text(setting.value).strip().lower()
+    is_sent = word.startswith("offload") or word == "unsloth"
+    draft.wish("gradient_checkpointing", is_sent or truth(setting.value), setting)
+    if is_sent:
+        draft.wish("checkpoint_offload", True, setting)
+
+
 def scheduler(draft: Draft, setting: Setting) -> None:
     """transformers' constant has no warm-up, its constant_with_warmup is our constant."""
     word = text(setting.value).strip().lower().removeprefix("schedulertype.")

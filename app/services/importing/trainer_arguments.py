@@ -8,6 +8,7 @@ from app.services.importing.draft import Draft
 from app.services.importing.pasted import Setting
 from app.services.importing.rules import (
     Rule,
+    checkpointing,
     default,
     ignored,
     impossible,
@@ -108,7 +109,7 @@ TRAINER: Mapping[str, Rule] = {
     "fp16": _dtype_switch("float16"),
     "tf32": ignored("Matrices are multiplied in the dtype of the preset."),
     "bf16_full_eval": ignored("Evaluation uses the dtype of the training."),
-    "gradient_checkpointing": wishes("gradient_checkpointing", truth),
+    "gradient_checkpointing": checkpointing,
     "gradient_checkpointing_kwargs": ignored("Layers are recomputed by one exact method, without re-entry."),
     "use_liger_kernel": wishes("liger", truth),
     "liger_kernel_config": wishes("liger_config", lambda value: value),

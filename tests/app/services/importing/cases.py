@@ -334,6 +334,20 @@ trainer = SFTTrainer(model=model, args=args, train_dataset=dataset, peft_config=
 ''', values={"qlora.rank": 64, "qlora.alpha": 16, "qlora.dropout": 0.1, "model": "Qwen/Qwen3-8B", "packing": True,
              "data.train": ["rows.jsonl"], "learning_rate": 2e-4},
          told={"num_train_epochs=EPOCHS": "unknown", "device_map='auto'": "ignored"}),
+    Case(name="an unsloth notebook", dialect="hf", text='''\
+model, tokenizer = FastLanguageModel.from_pretrained(model_name="Qwen/Qwen3-8B", max_seq_length=2048, load_in_4bit=True)
+model = FastLanguageModel.get_peft_model(
+    model, r=16, target_modules=["q_proj", "v_proj"], lora_alpha=32, lora_dropout=0, bias="none",
+    use_gradient_checkpointing="unsloth", random_state=3407, use_rslora=False, loftq_config=None,
+)
+trainer = SFTTrainer(model=model, tokenizer=tokenizer, train_dataset=dataset, args=SFTConfig(
+    per_device_train_batch_size=2, warmup_steps=5, max_steps=60, optim="adamw_8bit", seed=3407, output_dir="outputs",
+))
+''', values={"qlora.rank": 16, "qlora.alpha": 32, "qlora.targets": "q_proj,v_proj", "checkpoint_offload": True,
+             "gradient_checkpointing": True, "seed": 3407, "max_steps": 60},
+         told={"use_gradient_checkpointing='unsloth'": "translated", "random_state=3407": "ignored"}),
+    Case(name="axolotl's sharding by its configuration", dialect="axolotl", text="base_model: Qwen/Qwen3-8B\n"
+         "sequence_len: 4096\nfsdp_config:\n  fsdp_version: 2\n", told={"fsdp_config": "impossible"}),
     Case(name="python in pieces", dialect="hf", text='... TrainingArguments(per_device_train_batch_size=4, fp16=True,\n'
          '  gradient_accumulation_steps=2, ) ... and then LoraConfig(r=8, target_modules=["q_proj", "v_proj"])',
          values={"lora.rank": 8, "lora.targets": "q_proj,v_proj", "dtype": "float16", "per_device_train_batch_size": 4}),
