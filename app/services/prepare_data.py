@@ -18,6 +18,7 @@ from core.run.interpreter import child_environment, python_argv
 from planner.errors import ConfigError, EnvironmentProblem, LaunchError
 from planner.types import DataConfig, RunConfig
 
+STAND_IN = "train.jsonl"  # what the presets that ship name as their data
 Progress = Callable[[int, str, float | None], None]  # (rows read so far, name of the file, share of all bytes read)
 
 
@@ -33,8 +34,14 @@ def prepare_data(
 ) -> PreparedData:
     """The token stores of a run; from the cache in about a tenth of a second when nothing changed.
 
-    Raises: as ``prepare_sources``.
+    Raises: ConfigError when a shipped preset still names its stand-in, and as ``prepare_sources``.
     """
+    if config.data.train == (STAND_IN,) and not Path(STAND_IN).exists():
+        raise ConfigError(
+            f"{STAND_IN} stands for your own data, and there is no such file.",
+            why=f"Presets that ship name no data. Looked in {Path.cwd()}.",
+            fix="Name yours: --set data.train=[my.jsonl]",
+        )
     packing = config.optimization("packing")
     pack_length = 0 if packing is None else packing.as_dict().get("length") or config.max_length
     return prepare_sources(

@@ -143,3 +143,14 @@ def test_several_sets_with_weights_and_other_keys(
     ):
         assert main(["data", a, "--model", model, *wrong]) == 2
         assert words in capsys.readouterr().err
+
+
+def test_the_stand_in_of_a_shipped_preset_is_called_one(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["data", "qwen2.5-7b-8k-1x24g"]) == 2
+    said = capsys.readouterr().err
+    assert "train.jsonl stands for your own data" in said
+    assert "--set data.train=[my.jsonl]" in said
+    (tmp_path / "train.jsonl").write_text("")
+    assert main(["data", "qwen2.5-7b-8k-1x24g"]) == 2
+    assert "stands for your own data" not in capsys.readouterr().err
