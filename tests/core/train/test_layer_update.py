@@ -15,6 +15,7 @@ OPTIMIZERS = {
     "AdamW": {},
     "fused": {"optim": "adamw_torch_fused"},
     "float32 masters of bfloat16": {"dtype": "bfloat16", "master_weights": "fp32"},
+    "8 bits": {"optim": "adamw_8bit"},
     "rounding by chance": {"dtype": "bfloat16", "master_weights": "stochastic"},
     "GaLore": {"galore": setting("galore", rank=2, update_proj_gap=2, scale=0.25, proj_type="std")},
 }
