@@ -8,8 +8,9 @@ from pathlib import Path
 
 
 def can_show() -> bool:
-    """A terminal on both ends that can place a cursor."""
-    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    """A terminal on every end that can place a cursor. Textual draws on stderr: `2>file` would hold the screens."""
+    ends = (sys.stdin, sys.stdout, sys.stderr)
+    return all(end.isatty() for end in ends) and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def run_tui(preset: str | None = None, *, ascii_only: bool | None = None, theme: str | None = None) -> int:

@@ -4,6 +4,7 @@ import os
 import pty
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -36,6 +37,18 @@ def test_every_theme_can_be_asked_for():
 def test_an_unknown_preset_is_refused_with_the_nearest_name(capsys):
     assert main(["tui", "qwen2.5-7b-16k-2x24"]) == 2
     assert NAME in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("redirected", ["stdin", "stdout", "stderr", ""])
+def test_the_interface_needs_a_terminal_on_every_end(monkeypatch, redirected):
+    from app.tui.start import can_show
+
+    with monkeypatch.context() as patch:
+        patch.setenv("TERM", "xterm")
+        for name in ("stdin", "stdout", "stderr"):
+            patch.setattr(sys, name, SimpleNamespace(isatty=lambda is_one=name != redirected: is_one))
+        is_shown = can_show()
+    assert is_shown is (redirected == "")
 
 
 @pytest.mark.parametrize(("term", "is_shown"), [("dumb", False), ("xterm-256color", True)])
