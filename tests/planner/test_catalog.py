@@ -50,6 +50,8 @@ TOTALS = {
     "Qwen/Qwen3-VL-8B-Instruct": 8_767_123_696,
     "google/gemma-2b": 2_506_172_416,
     "google/gemma-7b": 8_537_680_896,
+    "google/gemma-3-270m": 268_098_176,
+    "google/gemma-3-1b-it": 999_885_952,
     "HuggingFaceTB/SmolLM3-3B": 3_075_098_624,
     "meta-llama/Llama-2-7b-hf": 6_738_415_616,
     "meta-llama/Llama-2-13b-hf": 13_015_864_320,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from planner.errors import ConfigError
 from planner.model_spec import FAMILIES, model_spec_from_config
+from planner.types import ModelSpec
 
 DATA = Path(__file__).parent.parent / "data"
 LLAMA: dict[str, Any] = {
@@ -165,3 +167,73 @@ def test_null_stands_for_the_default_where_there_is_one() -> None:
         ("num_key_value_heads", "max_position_embeddings", "tie_word_embeddings", "attention_bias", "sliding_window")
     )
     assert spec(**nulls) == spec()
+
+
+GEMMA3: dict[str, Any] = {  # as the 4B's text_config is published: what is left out is as in the class
+    "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
+    "sliding_window": 1024, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+}  # fmt: skip
+
+
+def gemma3(**changes: Any) -> ModelSpec:
+    return model_spec_from_config("gemma", {**GEMMA3, **changes})
+
+
+def test_what_gemma_3_leaves_out_is_as_in_its_class() -> None:
+    found = gemma3()
+    assert (found.num_attention_heads, found.num_kv_heads, found.head_dim, found.vocab_size) == (8, 4, 256, 262208)
+    assert (found.sliding_window, found.sliding_layers, found.max_position_embeddings) == (1024, 29, 131072)
+    assert (found.tie_word_embeddings, found.qk_norm, found.norms_outputs, found.norms_in_float32) == (True,) * 4
+    assert (found.rotations, found.lowest_rotations, found.rope_is_stretched) == (2, 1, True)
+    assert found.original_positions == 131072
+
+
+def test_gemma_3_with_pictures_is_its_text_model() -> None:
+    text = {**GEMMA3, "tie_word_embeddings": True}
+    whole = {"model_type": "gemma3", "text_config": text, "vision_config": {}, "torch_dtype": "float32"}
+    assert model_spec_from_config("gemma", whole) == replace(gemma3(), checkpoint_dtype="float32")
+    untied = {**whole, "tie_word_embeddings": False}  # the head is the whole model's
+    assert not model_spec_from_config("gemma", untied).tie_word_embeddings
+    with pytest.raises(ConfigError, match="text_config is missing"):
+        model_spec_from_config("gemma", {"model_type": "gemma3", "vision_config": {}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "stretched"),
+    [
+        ({"rope_scaling": None}, False),
+        ({"rope_scaling": None, "rope_parameters": {"full_attention": {"rope_type": "default"}}}, False),
+        ({"rope_scaling": None, "rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 2.0}}}, True),
+        ({"rope_scaling": None, "rope_parameters": {"sliding_attention": {"rope_type": "linear"}}}, False),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "default"}}},
+            True,
+        ),  # transformers lets the older key win
+    ],
+)
+def test_rope_of_gemma_3_is_that_of_the_layers_that_attend_to_the_whole_row(
+    changes: dict[str, Any], stretched: bool
+) -> None:
+    assert gemma3(**changes).rope_is_stretched == stretched
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping is 50.0"),
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping is 30.0"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention is true"),
+        ({"layer_types": ["sliding_attention"]}, "does not say of 34 layers"),
+        ({"layer_types": ["chunked_attention"] * 34}, "does not say of 34 layers"),
+        ({"sliding_window_pattern": 0}, "sliding_window_pattern"),
+        ({"sliding_window": 0}, "sliding_window"),
+    ],
+)
+def test_what_gemma_3_cannot_have_is_named(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError, match=field):
+        gemma3(**changes)
+
+
+def test_gemma_2_is_refused_with_the_reason() -> None:
+    with pytest.raises(ConfigError, match=r"'gemma2' is not supported.*cap attention scores by a tanh"):
+        gemma3(model_type="gemma2")

@@ -43,9 +43,9 @@ TRAINED = {
     "Mistral": ("mistral", {}),
     "Gemma": ("gemma", {"tie_word_embeddings": True}),
     "Gemma 3": ("gemma3_text", GEMMA3),
-    "Gemma 3, with biases and a head of its own": (
+    "Gemma 3, with biases, a head of its own, rows beyond the window": (
         "gemma3_text",
-        {**GEMMA3, "attention_bias": True, "tie_word_embeddings": False, "rope_scaling": None},
+        {**GEMMA3, "attention_bias": True, "tie_word_embeddings": False, "rope_scaling": None, "sliding_window": 7},
     ),
     "GLM-4-9B": ("glm", {"pad_token_id": None}),
     "GLM-4-0414": ("glm4", {"pad_token_id": None, "attention_bias": False}),

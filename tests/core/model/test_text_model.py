@@ -9,6 +9,7 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
+from torch import nn
 from transformers import (
     AutoModelForCausalLM,
     Gemma3Config,
@@ -17,6 +18,7 @@ from transformers import (
     Gemma3TextConfig,
 )
 
+from core.attention.register import window_of
 from core.infer import Source, load, max_positions
 from core.model.load import load_model
 from core.optimizations import REGISTRY
@@ -24,7 +26,9 @@ from core.parallel.mesh import Mesh
 from core.rehearse.random_model import random_model
 from core.train.build import build_setup
 from core.train.saved_state import load_weights, save_weights
+from planner.catalog.models import MODELS
 from planner.errors import ConfigError
+from planner.model_spec import model_spec_from_config
 from planner.types import ParallelDegrees
 from tests.core.model.tiny_models import (
     CPU,
@@ -66,6 +70,32 @@ def folder(tmp_path):
     model.save_pretrained(path)
     assert any(name.startswith("language_model.model.layers") for name in load_file(path / "model.safetensors"))
     return path
+
+
+@pytest.mark.parametrize("size", ["270m", "1b-it", "4b-it", "12b-it", "27b-it"])
+def test_published_shapes_have_the_parameters_linears_and_windows_of_their_classes(size):
+    """Of the text model; the whole of 4B has 4,300,079,472."""
+    name = f"google/gemma-3-{size}"
+    config, spec = dict(MODELS[name]), model_spec_from_config(name, MODELS[name])
+    text = {key: value for key, value in config.get("text_config", config).items() if value is not None}
+    with torch.device("meta"):
+        model = Gemma3ForCausalLM(Gemma3TextConfig(**text))
+        if size == "4b-it":
+            whole = Gemma3Config(text_config=text, vision_config=config["vision_config"])
+            assert sum(p.numel() for p in Gemma3ForConditionalGeneration(whole).parameters()) == 4_300_079_472
+    assert spec.num_parameters == sum(parameter.numel() for parameter in model.parameters())
+    shapes = {
+        module_name.rpartition(".")[2]: (module.in_features, module.out_features)
+        for module_name, module in model.model.layers[0].named_modules()
+        if isinstance(module, nn.Linear)
+    }
+    assert shapes == spec.linears
+    windows = [window_of(layer.self_attn) for layer in model.model.layers]
+    assert windows.count(spec.sliding_window) == spec.sliding_layers
+    assert windows.count(None) == spec.num_layers // 6
+    ropes = model.config.rope_parameters
+    assert (ropes["full_attention"]["rope_type"] != "default") == spec.rope_is_stretched
+    assert (ropes["full_attention"]["rope_theta"], ropes["sliding_attention"]["rope_theta"]) == (1e6, 1e4)
 
 
 def trained(folder, *optimizations):
