@@ -77,7 +77,7 @@ def run_to_dict(run: RunSnapshot) -> dict[str, Any]:
 def _row(run: RunSnapshot) -> tuple[str, ...]:
     state = run.state
     status = f"{state.status} ({state.failure_kind})" if state.failure_kind else state.status
-    model = run.config.model.rstrip("/").rpartition("/")[2]
+    model = run.config.model.rstrip("/").rpartition("/")[2].rpartition("--")[2]  # converted ones: owner--name
     return (
         run.id, status, f"{state.step:,}/{state.total_steps:,}" if state.total_steps else "",
         format_loss(last_train_row(run).get("loss")), model, f"{run.config.max_length:,}",

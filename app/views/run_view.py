@@ -96,7 +96,7 @@ def status_view(
         case "lost":
             detail = "its processes are gone and left no final state; resume continues from the last checkpoint"
         case "stopped":
-            detail = f"at step {state.step:,}" + (", resumable" if state.last_checkpoint else "")
+            detail = f"at step {state.step:,}{_resumable_words(state)}"
         case "done":
             detail = f"{state.total_steps:,} steps"
         case _:
@@ -218,6 +218,17 @@ def event_words(event: RunEvent) -> str | None:
     return f"{event.type} {dict(data)}" if data else event.type
 
 
+def _process_words(data: Mapping[str, Any]) -> str:
+    return "launcher" if data.get("rank") is None else f"rank {data['rank']}"  # torchrun itself has no rank
+
+
+def _resumable_words(state: RunState) -> str:
+    if not state.last_checkpoint:
+        return ""
+    saved = state.last_checkpoint.rpartition("step-")[2]
+    return ", resumable" if saved == str(state.step) else f", resumable from step {saved}"
+
+
 def _exit_words(data: Mapping[str, Any]) -> str:
     if data.get("signal"):
         return f"was ended by {data['signal']}"
@@ -249,7 +260,7 @@ def failure_text(state: RunState, postmortem: Mapping[str, Any] | None = None, *
     if peaks:
         lines += ["", "memory at its highest", *peaks]
     lines += _out_of_memory_lines(known.get("out_of_memory") or {})
-    exits = [f"  rank {e.get('rank')}, pid {e.get('pid')}: {_exit_words(e)}" for e in known.get("exits") or ()]
+    exits = [f"  {_process_words(e)}, pid {e.get('pid')}: {_exit_words(e)}" for e in known.get("exits") or ()]
     if exits:
         lines += ["", "processes", *exits]
     if state.last_checkpoint:

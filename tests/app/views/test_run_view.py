@@ -1,6 +1,7 @@
 """app/views/run_view.py and series.py: a run in words, and its curves in bounded memory."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -112,7 +113,10 @@ def test_failure_names_kind_step_message_and_checkpoint():
         "peaks": [
             {"rank": 1, "instant": "backward", "measured_bytes": 9 * GIB, "planned_bytes": GIB, "over_bytes": 8 * GIB}
         ],
-        "exits": [{"rank": 1, "pid": 7, "code": None, "signal": "SIGKILL"}],
+        "exits": [
+            {"rank": 1, "pid": 7, "code": None, "signal": "SIGKILL"},
+            {"rank": None, "pid": 6, "code": 1},
+        ],
         "traceback": "",
         "log_tail": ["Traceback", "  boom"],
     }
@@ -122,11 +126,19 @@ def test_failure_names_kind_step_message_and_checkpoint():
         "asked 9.27 GiB",
         "rank 1: 9.00 GiB, planned 1.00 GiB (+8.00 GiB), during backward",
         "rank 1, pid 7: was ended by SIGKILL",
+        "launcher, pid 6: ended with exit code 1",
         "  boom",
         "Resume continues from checkpoints/step-1.",
     ):
         assert fact in text
     assert failure_text(RunState(status="running")) == ""
+
+
+def test_a_stopped_run_says_from_where_it_can_go_on():
+    stopped = RunState(status="stopped", step=19, last_checkpoint="/runs/r/checkpoints/step-19")
+    assert status_view(stopped).detail == "at step 19, resumable"
+    assert status_view(replace(stopped, step=0)).detail == "at step 0, resumable from step 19"
+    assert status_view(replace(stopped, last_checkpoint="")).detail == "at step 19"
 
 
 def test_out_of_memory_names_the_parts_and_the_changes_that_fit():
