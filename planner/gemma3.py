@@ -41,8 +41,7 @@ def layer_types(name: str, config: Mapping[str, Any]) -> list[str]:
     num_layers = positive(name, config, "num_hidden_layers")
     given = config.get("layer_types")
     if given is None:
-        key = "sliding_window_pattern" if "sliding_window_pattern" in config else "_sliding_window_pattern"
-        pattern = positive(name, config, key, default=PATTERN)
+        pattern = positive(name, config, "sliding_window_pattern", default=PATTERN)
         return [FULL if (layer + 1) % pattern == 0 else SLIDING for layer in range(num_layers)]
     if not isinstance(given, list | tuple) or len(given) != num_layers or not {SLIDING, FULL}.issuperset(given):
         raise ConfigError(

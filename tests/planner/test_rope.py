@@ -108,3 +108,16 @@ def test_a_config_with_scaling_of_its_own_reaches_what_that_gives() -> None:
         spec(rope_scaling={"type": "yarn", "factor": 2, "original_max_position_embeddings": 0})
     with pytest.raises(ConfigError, match="rope_scaling is 7"):
         spec(rope_scaling=7)
+
+
+def test_gemma_3_is_scaled_in_the_layers_that_attend_to_the_whole_row_unless_it_came_stretched() -> None:
+    small, stretched = catalog_model("google/gemma-3-1b-it"), catalog_model("google/gemma-3-4b-it")
+    plan = plan_of({"lora": {}}, model=small, max_length=65536, rope_scaling=scaled(2.0, "linear"))
+    assert issue_of(plan, "rope-scaled").severity == "warning"
+    assert reach(plan.config, small) == 65536
+    assert "length-beyond-model" not in codes(plan)
+    refused = issue_of(plan_of(model=stretched, max_length=8192, rope_scaling=scaled(2.0)), "rope-scaling")
+    assert (refused.severity, refused.suggestion) == ("error", (("rope_scaling", None),))
+    assert "does not say from how many positions" in refused.why
+    beyond = issue_of(plan_of(model=stretched, max_length=131073), "length-beyond-model")
+    assert beyond.fix == "Set max_length: 131072, or choose a model with more positions."
