@@ -19,7 +19,7 @@ def changes_between(registry: Registry, old: RunConfig, new: RunConfig) -> tuple
         if before.get(name) == after.get(name):
             continue
         changes.append((name, False if name not in after else preset_value(registry, after[name])))
-    for key in ("optim", "update", "engine"):
+    for key in ("optim", "update", "max_grad_norm", "gradient_accumulation_steps", "engine"):
         if getattr(old, key) != getattr(new, key):
             changes.append((key, getattr(new, key)))
     return tuple(changes)

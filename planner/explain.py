@@ -5,7 +5,7 @@ Labels of parts, instants and verdicts for tables are the faces' own (app/views/
 
 from __future__ import annotations
 
-from planner.types import Instant, OptimizationSetting
+from planner.types import Instant, RunConfig
 
 GIB = 1024**3
 INSTANT_PHRASES: dict[Instant, str] = {
@@ -38,18 +38,18 @@ def gib(size_bytes: int) -> str:
     return f"{size_bytes / GIB:.1f} GiB"
 
 
-def why_it_fits(
-    used_bytes: int, usable_bytes: int, speed: float, settings: tuple[OptimizationSetting, ...], *, same_method: bool
-) -> str:
-    """``speed``: tokens/s over the fastest one that fits; a tight one may exceed it."""
+def why_it_fits(used_bytes: int, usable_bytes: int, speed: float, config: RunConfig, own: RunConfig) -> str:
+    """``speed``: tokens/s over the fastest one that fits; a tight one may exceed it. ``own``: what was asked for."""
     parts = [f"{gib(usable_bytes - used_bytes)} to spare"]
     parts.append("the fastest that fits" if speed == 1 else f"{speed:.2f} of the fastest that fits")
-    costs = [COSTS[setting.name] for setting in settings if setting.name in COSTS]
+    costs = [COSTS[setting.name] for setting in config.optimizations if setting.name in COSTS]
     if speed < 1 and costs:
         parts.append(", ".join(costs))
-    if not same_method:
-        names = {setting.name for setting in settings}
-        parts.append("keeps the base in 4 bits" if "qlora" in names else "trains adapters on a frozen base")
+    if config.update != own.update:
+        parts.append("updates layers within the backward, which can neither clip nor accumulate")
+    if config.method != own.method:
+        quantised = config.method == "qlora"
+        parts.append("keeps the base in 4 bits" if quantised else "trains adapters on a frozen base")
     return "; ".join(parts)
 
 

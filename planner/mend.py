@@ -56,8 +56,9 @@ class _Search:
     verdicts: tuple[Verdict, ...]  # that count as fitting
 
     def combinations(self) -> Iterator[Mend]:
+        """Of the same steps: updates within the backward neither clip nor accumulate, and are one decision of many."""
         for found in self.recommended:
-            if found.verdict in self.verdicts and found.changes:
+            if found.verdict in self.verdicts and found.changes and "update" not in dict(found.changes):
                 yield Mend(
                     changes=found.changes, used_bytes=found.used_bytes, tokens_per_second=found.tokens_per_second,
                     why=found.why,

@@ -19,7 +19,7 @@ from planner.goals import GOALS
 from planner.optimization import Registry
 from planner.price import ROOMY, Candidate, price, shortfall
 from planner.rope import reach
-from planner.space import Problem, candidates_by_method
+from planner.space import Problem, candidates_by_method, updated_in_backward
 from planner.spend import spend, tighten
 from planner.types import Alternative, ClusterSpec, Environment, ModelSpec, RunConfig
 
@@ -77,7 +77,7 @@ def best_of(
 
 def _priced(problem: Problem, goal: str, limit: int, only_this_method: bool) -> list[Candidate]:
     """Every combination that no check refuses; by the method at hand, where none leaves room, the lowest with the MLP
-    by tiles; and where speed decides the fastest with memory spent.
+    by tiles, and full fine-tuning updated within the backward; and where speed decides the fastest with memory spent.
 
     Another method ranks below all that fit by the one at hand: it is left out where these fill the answer.
     """
@@ -92,13 +92,15 @@ def _priced(problem: Problem, goal: str, limit: int, only_this_method: bool) -> 
     if not any(candidate.verdict in ROOMY for candidate in own):
         lowest = sorted(own, key=lambda candidate: candidate.sizes.used)[:MOST_SPENT]
         priced = _distinct([*priced, *(tiled for c in lowest if (tiled := tighten(problem, c)) is not None)])
+        if problem.config.method == "full" and problem.config.update == "step":
+            priced = _distinct([*priced, *_all_priced(problem, (updated_in_backward(c.config) for c in own))])
     if not by_speed:
         return priced
     fitting = sorted((c for c in priced if c.verdict in ROOMY), key=_ranking(problem, goal, {}))
     return _distinct([*priced, *(spent for c in fitting[:MOST_SPENT] if (spent := spend(problem, c)) is not None)])
 
 
-def _all_priced(problem: Problem, configs: Iterator[RunConfig]) -> Iterator[Candidate]:
+def _all_priced(problem: Problem, configs: Iterable[RunConfig]) -> Iterator[Candidate]:
     return (candidate for config in configs if (candidate := price(problem, config)) is not None)
 
 
@@ -252,9 +254,7 @@ def _alternative(problem: Problem, candidate: Candidate, best: float, longest: i
     if missing is not None:
         why = why_not(*missing, candidate.peak_instant)
     else:
-        same_method = candidate.config.method == problem.config.method
-        settings = candidate.config.optimizations
-        why = why_it_fits(used, cluster.gpu.usable_bytes, share, settings, same_method=same_method)
+        why = why_it_fits(used, cluster.gpu.usable_bytes, share, candidate.config, problem.config)
         why = why if longest is None else f"rows of up to {longest} tokens; {why}"
     return Alternative(
         optimizations=candidate.config.optimizations,

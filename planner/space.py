@@ -39,7 +39,7 @@ class Problem:
     expandable_segments: bool = True
     experience: Experience = field(default_factory=Experience)
     _built: dict[OptimizationSetting, Optimization] = field(default_factory=dict)
-    _plain: dict[tuple[RankShape, str, tuple[int, ...]], PlainPath] = field(default_factory=dict)
+    _plain: dict[tuple[RankShape, str, str, tuple[int, ...]], PlainPath] = field(default_factory=dict)
 
     def built(self, setting: OptimizationSetting) -> Optimization:
         if setting not in self._built:
@@ -55,10 +55,10 @@ class Problem:
         return self.registry[name].available or (config.engine == "layer" and name in CARRIED_OUT)
 
     def plain(self, ctx: PlanContext) -> PlainPath:
-        """Candidates differ in shape, optimizer and batches only, as far as the plain path is concerned."""
+        """Candidates differ in shape, optimizer, update and batches only, as far as the plain path is concerned."""
         config = ctx.config
         batches = (config.max_length, config.per_device_eval_batch_size, config.gradient_accumulation_steps)
-        key = (ctx.shape, config.optim, batches)
+        key = (ctx.shape, config.optim, config.update, batches)
         if key not in self._plain:
             self._plain[key] = plain_path(ctx)
         return self._plain[key]
@@ -166,7 +166,12 @@ def _one_away(problem: Problem, config: RunConfig, planned: bool) -> Iterator[Ru
     if config.method == "full":
         yield from (replace(config, optim=optim) for optim in (*OPTIMS, *SMALLER_OPTIMS) if optim != config.optim)
         if config.update != "layer":
-            yield replace(config, update="layer")
+            yield updated_in_backward(config)
+
+
+def updated_in_backward(config: RunConfig) -> RunConfig:
+    """`update: layer`, without what that cannot do (planner/update_checks.py): clip, or sum over micro-batches."""
+    return replace(config, update="layer", max_grad_norm=0.0, gradient_accumulation_steps=1)
 
 
 def _in_order(registry: Registry, settings: list[OptimizationSetting]) -> tuple[OptimizationSetting, ...]:

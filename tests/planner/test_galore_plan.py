@@ -6,10 +6,22 @@ from typing import Any
 
 import pytest
 
+from core.optimizations import REGISTRY
 from planner.account import Account
 from planner.parts.galore import Projected, projected
+from planner.search import recommend
 from planner.types import Instant
-from tests.planner.plans import GIB, QWEN_7B, account_of, codes, issue_of, plan_of
+from tests.planner.plans import (
+    GIB,
+    QWEN_7B,
+    account_of,
+    catalog_model,
+    cluster_of,
+    environment_of,
+    issue_of,
+    plan_of,
+    run_config,
+)
 
 GALORE: dict[str, Any] = {"gradient_checkpointing": {}, "fused_loss": {}, "galore": {"rank": 128}}
 D, F, KV, N, V = 3584, 18944, 512, 28, 152064
@@ -93,3 +105,25 @@ def test_it_is_refused_with_arithmetic_and_the_smallest_change(
     assert issue.severity == "error"
     assert arithmetic in issue.why
     assert issue.suggestion == suggestion
+
+
+def test_what_fits_only_with_updates_within_the_backward_is_recommended_with_them() -> None:
+    """Mistral-7B by GaLore: 24 GB hold one layer's gradients, not all of them."""
+    values: dict[str, Any] = {"gradient_accumulation_steps": 4, "max_length": 8192}
+    chosen = {"galore": {"rank": 128}, "gradient_checkpointing": {}, "fused_loss": {}}
+    config = run_config(chosen, **values)
+    found = recommend(
+        config=config, model=catalog_model("mistralai/Mistral-7B-v0.3"), cluster=cluster_of("RTX-4090"),
+        environment=environment_of(cluster_of("RTX-4090")), registry=REGISTRY,
+    )  # fmt: skip
+    assert found[0].verdict != "over"
+    changes = dict(found[0].changes)
+    assert {key: changes[key] for key in ("update", "max_grad_norm", "gradient_accumulation_steps")} == {
+        "update": "layer", "max_grad_norm": 0.0, "gradient_accumulation_steps": 1,
+    }  # fmt: skip
+    assert "which can neither clip nor accumulate" in found[0].why
+    roomy = recommend(
+        config=config, model=catalog_model("mistralai/Mistral-7B-v0.3"), cluster=cluster_of("H200"),
+        environment=environment_of(cluster_of("H200")), registry=REGISTRY,
+    )  # fmt: skip
+    assert all("update" not in dict(alternative.changes) for alternative in roomy)

@@ -15,7 +15,7 @@ from planner.layer_policy import layer_engine_obstacle
 from planner.optimization import PlanContext, RankShape, setting_of
 from planner.plan import make_plan
 from planner.price import price
-from planner.space import OPTIMS, SMALLER_OPTIMS, Problem, candidates
+from planner.space import OPTIMS, SMALLER_OPTIMS, Problem, candidates, updated_in_backward
 from planner.types import Issue, ParallelDegrees
 from tests.planner.plans import QWEN_7B, SMOLLM2, cluster_of, cpu_cluster, environment_of, issue_of, run_config
 
@@ -75,7 +75,7 @@ def lowest_of_all(problem: Problem) -> int:
         galore = setting_of(REGISTRY["galore"]())
         by_optimizer = [replace(each, optim=optim) for each in configs for optim in (*OPTIMS, *SMALLER_OPTIMS)]
         by_galore = [replace(each, optimizations=(*each.optimizations, galore)) for each in configs]
-        configs = [*by_optimizer, *by_galore]
+        configs = [each for config in (*by_optimizer, *by_galore) for each in (config, updated_in_backward(config))]
     problems = [replace(problem, config=other, _plain={}) for other in configs]
     priced = (price(each, choice) for each in problems for choice in candidates(each))
     return min(c.sizes.used for c in priced if c is not None and c.config.method == config.method)
