@@ -40,7 +40,7 @@ def prepare_data(
         raise ConfigError(
             f"{STAND_IN} stands for your own data, and there is no such file.",
             why=f"Presets that ship name no data. Looked in {Path.cwd()}.",
-            fix="Name yours: --set data.train=[my.jsonl]",
+            fix="Name yours in data.train: --set data.train=[my.jsonl]",
         )
     packing = config.optimization("packing")
     pack_length = 0 if packing is None else packing.as_dict().get("length") or config.max_length
