@@ -86,11 +86,14 @@ def _print_largest(args: argparse.Namespace, resolved: Resolved, question: str) 
     answer = solve(resolved)
     hardware = f"{resolved.cluster.num_gpus} x {resolved.cluster.gpu.name}"
     if args.json:
-        json.dump({"solve": question, "key": key, "value": answer, "hardware": hardware}, sys.stdout)
+        json.dump({"schema": 1, "solve": question, "key": key, "value": answer, "hardware": hardware}, sys.stdout)
         print()
     elif answer:
         now = getattr(resolved.config, key)
-        print(f"{key} {answer} is the largest that fits on {hardware} (the preset asks for {now}).")
+        words = f"is the largest that fits on {hardware}"
+        if question == "length" and answer == resolved.model.max_position_embeddings:
+            words = f"fits on {hardware}, and is all the model has positions for"
+        print(f"{key} {answer} {words} (the preset asks for {now}).")
     else:
         print(f"No {key} fits on {hardware}: what does not depend on it is already too large.", file=sys.stderr)
     return 0 if answer else 3

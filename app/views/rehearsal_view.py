@@ -20,6 +20,7 @@ def planned_bytes(plan: Plan, measured_instant: str) -> int:
 def rehearsal_dict(rehearsal: Rehearsal) -> dict[str, Any]:
     plan = rehearsal.planned.plan
     return {
+        "schema": 1,
         "preset": rehearsal.planned.preset.name,
         "verdict": plan.verdict,
         "instants": [

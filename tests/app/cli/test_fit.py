@@ -24,10 +24,17 @@ def answer_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int,
 def test_a_preset_is_asked_for_its_longest_row(capsys: pytest.CaptureFixture[str]) -> None:
     code, answer = answer_of(capsys, "qwen2.5-7b-8k-1x24g")
     assert code == 0
-    assert answer["key"] == "max_length"
+    assert (answer["schema"], answer["key"]) == (1, "max_length")
     assert answer["value"] > 8192
     code, less = answer_of(capsys, "qwen2.5-7b-8k-1x24g", "--memory-limit", "22GB")
     assert 0 < less["value"] < answer["value"]
+
+
+def test_a_length_that_the_model_ends_is_not_said_to_be_the_hardwares(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "demo-smollm2", "--gpu", "H200", "--set", "sequence_parallel=1"]) == 0
+    assert "8192 fits on 1 x H200, and is all the model has positions for" in capsys.readouterr().out
+    assert main(["fit", "qwen2.5-7b-8k-1x24g"]) == 0
+    assert "is the largest that fits on 1 x RTX-4090" in capsys.readouterr().out
 
 
 def test_a_model_is_asked_for_hardware(capsys: pytest.CaptureFixture[str], few_gpus: None) -> None:
