@@ -78,10 +78,10 @@ def climb(problem: Problem) -> Ladder:
     )
 
 
-def lowest(problem: Problem) -> Candidate | None:
-    """The least that can be run by the method at hand; None when a check refuses its plain form already."""
+def way_down(problem: Problem) -> list[Candidate]:
+    """From the plain form of the method at hand to the least that can be run by it; empty when a check refuses it."""
     start = price(problem, plainest(problem))
-    return None if start is None else _way_down(problem, start)[-1]
+    return [] if start is None else _way_down(problem, start)
 
 
 def _way_down(problem: Problem, start: Candidate) -> list[Candidate]:

@@ -72,7 +72,10 @@ def best_of(
     lengths = _lengths(problem, priced, limit) if goal == "longest" else {}
     ranked = sorted(priced, key=_ranking(problem, goal, lengths))
     best = _reference_speed(problem, ranked)
-    return tuple(_alternative(problem, candidate, best, lengths.get(id(candidate))) for candidate in ranked[:limit])
+    return tuple(
+        alternative_of(problem, candidate, best=best, longest=lengths.get(id(candidate)))
+        for candidate in ranked[:limit]
+    )
 
 
 def _priced(problem: Problem, goal: str, limit: int, only_this_method: bool) -> list[Candidate]:
@@ -247,7 +250,10 @@ def _ranking(problem: Problem, goal: str, lengths: dict[int, int]) -> Callable[[
     return key
 
 
-def _alternative(problem: Problem, candidate: Candidate, best: float, longest: int | None) -> Alternative:
+def alternative_of(
+    problem: Problem, candidate: Candidate, *, best: float = 0.0, longest: int | None = None
+) -> Alternative:
+    """``best``: tokens/s of the fastest that fits, 0: of this one. ``longest``: the longest row, if that is asked."""
     cluster, used = problem.cluster, candidate.sizes.used
     share = candidate.tokens_per_second / best if best else 1.0
     missing = shortfall(problem, candidate)

@@ -14,10 +14,10 @@ from planner.cost import dollars_per_hour, dollars_per_million_tokens
 from planner.errors import ConfigError
 from planner.explain import why_not
 from planner.goals import Goal
-from planner.ladder import lowest
+from planner.ladder import way_down
 from planner.optimization import Registry
-from planner.price import first_refusal, shortfall
-from planner.search import best_of
+from planner.price import ROOMY, first_refusal, shortfall
+from planner.search import alternative_of, best_of
 from planner.space import Problem, plainest
 from planner.types import Alternative, ClusterSpec, Environment, Instant, ModelSpec, ParallelDegrees, RunConfig
 
@@ -118,8 +118,8 @@ def _size(offer: Offer, config: RunConfig, model: ModelSpec, registry: Registry,
         environment=environment, registry=registry,
     )  # fmt: skip
     problem = replace(problem, config=replace(problem.config, optimizations=plainest(problem).optimizations))
-    least = lowest(problem)
-    if least is None:
+    way = way_down(problem)
+    if not way:
         return Sized(
             cluster=cluster,
             best=None,
@@ -128,6 +128,7 @@ def _size(offer: Offer, config: RunConfig, model: ModelSpec, registry: Registry,
             peak_instant=None,
             missing_bytes=0,
         )
+    least = way[-1]
     missing = shortfall(problem, least)
     if missing is not None:
         return Sized(
@@ -135,6 +136,9 @@ def _size(offer: Offer, config: RunConfig, model: ModelSpec, registry: Registry,
             peak_instant=least.peak_instant, missing_bytes=missing[1],
         )  # fmt: skip
     best = best_of(problem, goal=goal, limit=1, only_this_method=True)[0]
+    if best.verdict == "over":  # what the search leaves as it is has to change: the optimizer, the loss's chunks
+        fitting = [candidate for candidate in way if shortfall(problem, candidate) is None]
+        best = alternative_of(problem, max(fitting, key=lambda c: (c.verdict in ROOMY, c.tokens_per_second)))
     return Sized(
         cluster=cluster, best=best, why=best.why, needed_bytes=best.used_bytes, peak_instant=best.peak_instant,
         missing_bytes=0,

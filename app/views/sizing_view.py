@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from app.views.format import format_bytes, format_count
 from app.views.parts import VERDICT_WORDS, combination_words
 from planner.sizing import Sized, Sizing
+from planner.types import Alternative
 
 if TYPE_CHECKING:
     from app.services.resolve import Resolved
@@ -51,8 +52,14 @@ def _answer(rank: int, sized: Sized) -> str:
     return (
         f"  {rank:>2} {hardware_words(sized):<22} {VERDICT_WORDS[best.verdict]:<10} {format_bytes(best.used_bytes):>9}"
         f" {format_count(best.tokens_per_second):>9} {'n/a' if token_price is None else f'{token_price:.3f}':>9}"
-        f" {'n/a' if hour_price is None else f'{hour_price:.2f}':>7}  {combination_words(best.optimizations)}"
+        f" {'n/a' if hour_price is None else f'{hour_price:.2f}':>7}  {_combination(best)}"
     )
+
+
+def _combination(best: Alternative) -> str:
+    """Optimizations, and what else has to change."""
+    others = [f"{key}: {value}" for key, value in best.changes if key in ("optim", "update")]
+    return ", ".join((combination_words(best.optimizations), *others))
 
 
 def sizing_dict(resolved: Resolved, sizing: Sizing, *, goal: str) -> dict[str, Any]:
@@ -82,6 +89,7 @@ def _sized(sized: Sized) -> dict[str, Any]:
         "verdict": "over" if best is None else best.verdict,
         "tokens_per_second": None if best is None else best.tokens_per_second,
         "optimizations": None if best is None else {s.name: s.as_dict() for s in best.optimizations},
+        "changes": None if best is None else dict(best.changes),
         "dollars_per_hour": sized.dollars_per_hour,
         "dollars_per_million_tokens": sized.dollars_per_million_tokens,
     }

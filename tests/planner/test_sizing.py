@@ -13,7 +13,7 @@ from planner.price import price
 from planner.sizing import Offer, Sizing, best_hardware, fewest_gpus
 from planner.space import Problem, candidates
 from planner.types import ParallelDegrees
-from tests.planner.plans import QWEN_7B, cluster_of, environment_of, run_config
+from tests.planner.plans import QWEN_7B, catalog_model, cluster_of, environment_of, run_config
 
 LORA: dict[str, Any] = {"lora": {"rank": 16, "adapter_dtype": "bfloat16"}}
 
@@ -50,6 +50,19 @@ def test_the_fewest_gpus_are_exactly_those_that_the_whole_space_needs() -> None:
     assert [sized.cluster.num_gpus for sized in found.rejected] == list(range(1, count))
     assert anything_fits("A10", count, max_length=131072)
     assert not anything_fits("A10", count - 1, max_length=131072)
+
+
+def test_an_answer_fits_also_where_the_search_alone_has_none() -> None:
+    """Full fine-tuning of a 7B model in 24 GB takes another optimizer, which the search leaves as it is."""
+    config = run_config({}, max_length=8192)
+    found = fewest_gpus(
+        offers("RTX-4090", 1), config=config, model=catalog_model("mistralai/Mistral-7B-v0.3"), registry=REGISTRY
+    )
+    (answer,) = found.answers
+    assert answer.best is not None
+    assert answer.best.verdict not in ("over", "tight")
+    assert answer.best.used_bytes == answer.needed_bytes < GPUS["RTX-4090"].usable_bytes
+    assert {"galore", "update"} <= dict(answer.best.changes).keys()
 
 
 def test_longer_rows_never_need_fewer() -> None:
