@@ -180,14 +180,12 @@ def form_of_query(query: str) -> Form:
     """The inverse of ``address_of``; what an address has wrong is left out, the page must open."""
     fields = parse_qs(query.removeprefix("?"))
     name = fields.get("preset", [""])[0]
-    names = preset_names()
-    if name not in names:
-        return load_form(next(iter(names)))
-    try:
+    with contextlib.suppress(LongfitError):
         overrides = dict(parse_override(text) for text in fields.get("set", ()))
         return load_form(name, hardware=fields.get("gpu", [""])[0], overrides=overrides)
-    except LongfitError:
+    with contextlib.suppress(LongfitError):
         return load_form(name)
+    return load_form(next(iter(preset_names())))
 
 
 def _hardware(form: Form, preset: Preset) -> str:

@@ -146,6 +146,14 @@ def test_a_broken_address_still_opens_a_page(query: str) -> None:
     assert form_of_query(query).preset in preset_names()
 
 
+def test_the_address_of_a_preset_that_cannot_be_read_opens_another(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    folder = tmp_path / "longfit" / "presets"
+    folder.mkdir(parents=True)
+    (folder / "broken.yaml").write_text("a: [1")
+    assert form_of_query("?preset=broken").preset == next(iter(preset_names()))
+
+
 def test_an_address_cannot_name_files_outside() -> None:
     view = view_plan(form_of_query(f"preset={PRESET}&set=data.train=[/etc/passwd]"))
     assert "NO PLAN" in view.verdict
