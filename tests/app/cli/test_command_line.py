@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.main import main
+from app.cli.main import VERBS, main
 from core.run.interpreter import child_environment, python_argv
+from planner.errors import ConfigError, DoesNotFit, EnvironmentProblem, LaunchError, RunNotFound
 
 
 @pytest.mark.parametrize(
@@ -51,3 +52,11 @@ def test_a_full_disk_behind_stdout_is_one_message(tmp_path: Path) -> None:
     assert done.returncode == 5
     assert "error: No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_page_of_the_command_line_names_every_verb_and_exit_code() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "command-line.md").read_text("utf-8")
+    verbs = {verb for verb in VERBS if f"`{verb}`" not in page}
+    assert verbs == set()
+    errors = (ConfigError, DoesNotFit, EnvironmentProblem, RunNotFound, LaunchError)
+    assert [error for error in errors if f"| {error.exit_code} |" not in page] == []
