@@ -37,7 +37,7 @@ BUILDERS: Mapping[KernelName, Callable[[], AttentionKernel]] = {
 # roundings of the dtype (8, 11 and 24 bits of mantissa).
 _TOLERANCE = {torch.bfloat16: 3e-2, torch.float16: 4e-3, torch.float32: 1e-4, torch.float64: 1e-4}
 _PROBE_TOKENS = 256  # what cuDNN takes as a usual length
-_PROBE_WINDOW = 100
+_PROBE_WINDOW = 96
 _TIMED_TOKENS = 4096
 _WORTH_IT = 0.95  # a later candidate must take less than this share of the time, so that noise decides nothing
 

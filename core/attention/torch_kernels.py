@@ -16,21 +16,25 @@ from planner.attention_kernels import KernelName
 # cuDNN compiles a graph for every length it meets, a good part of a second each. Rows that are cut or packed to
 # max_length are multiples of this; rows of any other length go to FlashAttention-2.
 _CUDNN_LENGTH_MULTIPLE = 256
+_MOST_BOUNDS = 8  # of a few rows and their chunks
 
 
 class DeviceBounds:
-    """Segment bounds as int32 on the device, copied once for each row, not once for each layer."""
+    """Segment bounds as int32 on the device, copied once for each row, not once for each layer. A layer that slides
+    asks in turn for its chunks and for the batches of pairs of them (core/attention/windows.py)."""
 
     def __init__(self) -> None:
-        self._bounds: tuple[int, ...] = ()
-        self._tensor: Tensor | None = None
+        self._known: dict[tuple[tuple[int, ...], torch.device], tuple[Tensor, int]] = {}
 
     def __call__(self, bounds: tuple[int, ...], device: torch.device) -> tuple[Tensor, int]:
         """(bounds (n + 1,) int32, tokens of the longest segment)."""
-        if self._tensor is None or self._bounds != bounds or self._tensor.device != device:
-            self._bounds = bounds
-            self._tensor = torch.tensor(bounds, dtype=torch.int32).to(device, non_blocking=True)
-        return self._tensor, max(end - start for start, end in pairwise(bounds))
+        key = bounds, device
+        if key not in self._known:
+            if len(self._known) == _MOST_BOUNDS:
+                self._known.clear()
+            tensor = torch.tensor(bounds, dtype=torch.int32).to(device, non_blocking=True)
+            self._known[key] = tensor, max(end - start for start, end in pairwise(bounds))
+        return self._known[key]
 
 
 def by_token(x_1HLD: Tensor) -> Tensor:
