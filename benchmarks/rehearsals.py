@@ -1,8 +1,8 @@
-"""`longfit rehearse` of the rows of engines.py: planned against measured at each moment, on one GPU.
+"""`longfit rehearse` of the rows of engines.py, or of presets: planned against measured at each moment, on one GPU.
 
-    python benchmarks/rehearsals.py OUT.csv [--engine module] [--steps 3] [LENGTH ...]
+    python benchmarks/rehearsals.py OUT.csv [--engine module] [--steps 3] [LENGTH | PRESET ...]
 
-A row for each moment of each length, and one for its peak. Calibrations go to this machine's folder, as a user's do.
+A row for each moment of each of them, and one for its peak. Calibrations go to this machine's folder, as a user's do.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ import json
 import os
 import sys
 import traceback
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from planner.types import Preset
 
 COLUMNS = (
     "engine", "length", "moment", "planned_allocated", "measured_allocated", "allocated_error_percent", "planned_used",
@@ -25,17 +29,32 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def rows_of(engine: str, length: int, steps: int) -> list[dict[str, Any]]:
-    from app.services.planning import plan_resolved
-    from app.services.rehearse import rehearse_preset
+def preset_of(what: str, engine: str) -> Preset:
+    """A row of engines.py by its length, or a preset by its name, for the hardware at hand."""
+    from app.services.presets import load_preset
     from benchmarks.engines import MODEL, rope_of, values_of
-    from planner.measured import MEASURED_INSTANTS
     from planner.types import Preset
 
-    values = {**values_of(engine, length), **rope_of(length), "engine": engine.partition("-")[0]}
-    given = {"model": MODEL, "max_length": length, "data": {"train": ["none"]}, **values}
-    known = {"engine": engine, "length": length, "steps": steps, "values": json.dumps(values, sort_keys=True)}
-    rehearsal = rehearse_preset(Preset(name="rehearsal", description="", values=given), steps=steps)
+    if not what.isdigit():
+        return replace(load_preset(what), hardware={})
+    values = {**values_of(engine, int(what)), **rope_of(int(what)), "engine": engine.partition("-")[0]}
+    given = {"model": MODEL, "max_length": int(what), "data": {"train": ["none"]}, **values}
+    return Preset(name="rehearsal", description="", values=given)
+
+
+def rows_of(what: str, engine: str, steps: int) -> list[dict[str, Any]]:
+    from app.services.planning import plan_resolved
+    from app.services.rehearse import rehearse_preset
+    from planner.measured import MEASURED_INSTANTS
+
+    preset = preset_of(what, engine)
+    values = {key: value for key, value in preset.values.items() if key not in ("model", "max_length", "data")}
+    name = engine if what.isdigit() else what
+    known = {
+        "engine": name, "length": preset.values["max_length"], "steps": steps,
+        "values": json.dumps(values, sort_keys=True, default=str),
+    }  # fmt: skip
+    rehearsal = rehearse_preset(preset, steps=steps)
     if rehearsal.failure is not None:
         return [{**known, "problem": rehearsal.failure["message"]}]
     plan = plan_resolved(rehearsal.planned.resolved, calibrated=False)
@@ -62,7 +81,7 @@ def _percent(planned: float, measured: float) -> float:
     return round(100 * (planned / measured - 1), 2)
 
 
-def main(out: str, engine: str, lengths: list[int], steps: int) -> int:
+def main(out: str, engine: str, asked: list[str], steps: int) -> int:
     import pynvml
 
     pynvml.nvmlInit()
@@ -71,12 +90,12 @@ def main(out: str, engine: str, lengths: list[int], steps: int) -> int:
         "commit": os.environ.get("LONGFIT_COMMIT", ""), "date": datetime.now(UTC).strftime("%Y-%m-%d"),
     }  # fmt: skip
     rows: list[dict[str, Any]] = []
-    for length in lengths:
+    for what in asked:
         try:
-            found = rows_of(engine, length, steps)
+            found = rows_of(what, engine, steps)
         except Exception as error:
             traceback.print_exc()
-            found = [{"engine": engine, "length": length, "problem": f"{type(error).__name__}: {error}"[-600:]}]
+            found = [{"engine": engine, "length": what, "problem": f"{type(error).__name__}: {error}"[-600:]}]
         rows += [{**row, **facts} for row in found]
         print({key: found[-1].get(key) for key in COLUMNS}, flush=True)
         with Path(out).open("w", newline="") as file:
@@ -88,10 +107,10 @@ def main(out: str, engine: str, lengths: list[int], steps: int) -> int:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    parser = argparse.ArgumentParser(description="rehearsals of the rows of engines.py")
+    parser = argparse.ArgumentParser(description="rehearsals of the rows of engines.py, or of presets")
     parser.add_argument("out")
-    parser.add_argument("lengths", nargs="*", type=int, default=[8192, 32768, 65536, 131072])
+    parser.add_argument("asked", nargs="*", metavar="LENGTH|PRESET", default=["8192", "32768", "65536", "131072"])
     parser.add_argument("--engine", default="module")
     parser.add_argument("--steps", type=int, default=3)
     args = parser.parse_args()
-    sys.exit(main(args.out, args.engine, args.lengths, args.steps))
+    sys.exit(main(args.out, args.engine, args.asked, args.steps))
