@@ -25,7 +25,7 @@ from app.tui.themes import COLOURLESS_THEME, DEFAULT_THEME, THEMES
 from app.tui.widgets.plain import visible_lines
 from app.views.parts import VERDICT_MEANING, VERDICT_WORDS
 from app.views.text import legend_text
-from planner.errors import LongfitError
+from planner.errors import ConfigError, LongfitError
 from planner.types import Preset
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class LongfitApp(App[None]):
         for item in THEMES:
             self.register_theme(item)
         self.animation_level = "none"
-        self.theme = theme or os.environ.get("LONGFIT_THEME") or DEFAULT_THEME
+        self.theme = _known_theme(theme or os.environ.get("LONGFIT_THEME") or DEFAULT_THEME)
         self._screens: dict[str, Screen[Any]] = {}
 
     def notify(
@@ -190,6 +190,15 @@ class LongfitApp(App[None]):
         """In the theme without colour, what widgets colour by themselves is grey too, as under NO_COLOR."""
         filters = super().get_line_filters()
         return [*filters, _GREY] if self.theme == COLOURLESS_THEME else filters
+
+
+def _known_theme(name: str) -> str:
+    """Raises: ConfigError for a theme that there is not, as LONGFIT_THEME may name one."""
+    names = [theme.name for theme in THEMES]
+    if name not in names:
+        words = f"It can be {', '.join(names)}."
+        raise ConfigError(f"There is no theme {name!r}.", why=words, fix="Mend LONGFIT_THEME.")
+    return name
 
 
 def _runner(app: App[Any], screen: Screen[Any], action: str) -> Any:

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from app.tui.app import LongfitApp, prefers_ascii
+from app.services.terminal import prefers_ascii
+from app.tui.app import LongfitApp
 from app.tui.screens.compare import CompareScreen
 from app.tui.screens.foreign import ForeignScreen
 from app.tui.themes import THEMES
+from planner.errors import ConfigError
 from tests.app.runs import append_steps, make_run
 from tests.app.tui.conftest import drawn, screen_text, settle
 from tests.app.tui.fakes import PRESET
@@ -145,6 +147,12 @@ async def test_ascii_terminals_get_letters_and_no_other_characters(services, run
         assert "LL" in plan_text
         for text in (run_text, plan_text):
             assert {character for character in text if not character.isascii()} == set()
+
+
+def test_a_theme_that_is_not_there_is_refused_with_those_that_are(monkeypatch):
+    monkeypatch.setenv("LONGFIT_THEME", "solarized")
+    with pytest.raises(ConfigError, match=r"no theme 'solarized'.*longfit-mono"):
+        LongfitApp()
 
 
 def test_the_linux_console_prefers_ascii(monkeypatch):
