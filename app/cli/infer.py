@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 from app.cli.parser import whole_number
 from app.cli.run_arguments import add_runs_dir
@@ -78,6 +79,11 @@ def _source(args: argparse.Namespace) -> list[str]:
             ) from None  # fmt: skip
         if args.step is not None or args.base:
             raise ConfigError("--step and --base belong to a run.", why=f"{args.source!r} is a model.") from None
+        if args.adapter and not (Path(args.adapter).expanduser() / "adapter_config.json").is_file():
+            raise ConfigError(
+                f"There is no adapter in {args.adapter}.", why="It would hold an adapter_config.json.",
+                fix="Give its folder, such as runs/ID/checkpoints/step-N, or name the run alone.",
+            ) from None  # fmt: skip
         return ["--model", model, *(["--adapter", args.adapter] if args.adapter else [])]
     if args.adapter:
         raise ConfigError("--adapter belongs to a model.", why=f"{args.source!r} is a run, which has its own adapter.")

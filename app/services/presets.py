@@ -146,8 +146,9 @@ def parse_override(text: str) -> tuple[str, Any]:
     """``lora.rank=8`` -> ("lora.rank", 8). Raises: ConfigError when there is no ``=``."""
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
+        missing = "no key before the '='" if separator else "no '='"
         raise ConfigError(
-            f"--set {text}: there is no '='.", fix="Write --set key=value, such as --set max_length=16384."
+            f"--set {text}: there is {missing}.", fix="Write --set key=value, such as --set max_length=16384."
         )
     return key.strip(), load_yaml(value, where=f"--set {key.strip()}")
 

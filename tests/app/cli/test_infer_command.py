@@ -77,9 +77,15 @@ def test_a_run_of_another_runs_folder(started, tmp_path, monkeypatch):
 
 
 def test_a_model_folder_answers_with_an_adapter(started):
-    commands, _, model = started
-    assert main(["infer", str(model), "why?", "--adapter", "/some/adapter"]) == 0
-    assert (after(commands[0], "--model"), after(commands[0], "--adapter")) == (str(model), "/some/adapter")
+    commands, run_dir, model = started
+    adapter = run_dir / "checkpoints" / "step-2"
+    adapter.mkdir()
+    arguments = ["infer", str(model), "why?", "--adapter", str(adapter)]
+    assert main(arguments) == 2
+    assert commands == []  # a hub would be asked for it, for half a minute
+    (adapter / "adapter_config.json").write_text("{}")
+    assert main(arguments) == 0
+    assert (after(commands[0], "--model"), after(commands[0], "--adapter")) == (str(model), str(adapter))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ PRESET = "qwen2.5-7b-8k-1x24g"
 @pytest.mark.parametrize(
     ("arguments", "facts"),
     [
+        (("--set", "=3"), ("no key before the '='",)),
         (("--set", "max_length=0"), ("max_length is 0", "least it can be is 8")),
         (("--set", "max_length=-8"), ("max_length is -8", "least it can be is 8")),
         (("--set", "max_length=8k"), ("'8k'", "Write max_length: 8192")),
