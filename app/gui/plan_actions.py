@@ -185,7 +185,11 @@ def form_of_query(query: str) -> Form:
         return load_form(name, hardware=fields.get("gpu", [""])[0], overrides=overrides)
     with contextlib.suppress(LongfitError):
         return load_form(name)
-    return load_form(next(iter(preset_names())))
+    known = preset_names()
+    for first in sorted(known, key=lambda name: known[name][0] == "built-in"):  # a person's own before those that ship
+        with contextlib.suppress(LongfitError):
+            return load_form(first)
+    raise ConfigError("No preset can be read.", fix="`longfit preset list` says what is wrong with each.")
 
 
 def _hardware(form: Form, preset: Preset) -> str:

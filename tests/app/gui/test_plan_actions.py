@@ -14,7 +14,7 @@ from app.gui import plan_actions
 from app.gui.launcher import Launcher
 from app.gui.plan_actions import FIELDS, Form, form_of_query, load_form, view_plan
 from app.services.planning import Planned, plan_preset
-from app.services.presets import preset_names
+from app.services.presets import load_preset, preset_names, save_preset
 from planner.errors import ConfigError
 from planner.plan_json import plan_to_dict
 from planner.types import Issue
@@ -152,6 +152,8 @@ def test_the_address_of_a_preset_that_cannot_be_read_opens_another(tmp_path: Pat
     folder.mkdir(parents=True)
     (folder / "broken.yaml").write_text("a: [1")
     assert form_of_query("?preset=broken").preset == next(iter(preset_names()))
+    save_preset(replace(load_preset(PRESET), name="mine"))
+    assert form_of_query("").preset == "mine"  # a person's own first, as in the terminal interface
 
 
 def test_an_address_cannot_name_files_outside() -> None:
