@@ -42,6 +42,7 @@ class ModelSpec:
     num_parameters: int  # exact, tied weights counted once
     checkpoint_dtype: str = "bfloat16"  # of the weights on disk, as config.json says
     sliding_layers: int = 0  # that attend within ``sliding_window``; the others attend to the whole row
+    last_layer_slides: bool = True  # where some do
     experts: Experts | None = None
     positions_before_scaling: int | None = None  # of a model that brings RoPE scaling along; None: it brings none
     tower_parameters: int = 0  # of num_parameters: the vision tower and its merger, which text does not pass through

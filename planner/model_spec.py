@@ -178,6 +178,7 @@ def _decoder(name: str, family_name: str, config: Mapping[str, Any]) -> ModelSpe
     original, stretched = (None, 0) if is_gemma3 else _brought_scaling(name, config)
     head_dim = positive(name, config, "head_dim", default=family.head_dim or hidden // heads)
     window, sliding_layers = _sliding_window(name, family_name, config, layers)
+    types = config.get("layer_types")
     _refuse_dropout(name, config)
     _refuse_attention(name, config)
     spec = ModelSpec(
@@ -199,6 +200,7 @@ def _decoder(name: str, family_name: str, config: Mapping[str, Any]) -> ModelSpe
         qk_norm=family.qk_norm,
         sliding_window=window,
         sliding_layers=sliding_layers,
+        last_layer_slides=not isinstance(types, list | tuple) or list(types[-1:]) != [gemma3.FULL],
         num_parameters=0,
         checkpoint_dtype=_checkpoint_dtype(name, config),
         experts=experts_from_config(name, family_name, config),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from core.attention.register import window_of
 from planner.types import Instant
 
 if TYPE_CHECKING:
@@ -67,6 +68,9 @@ def watch(
         _on_gradient(layers[-1], lambda: enter("layer_backward"))
         if engine is None:
             _on_gradient(layers[-1].self_attn, lambda: enter("attention_backward"))
+            window = window_of(layers[-1].self_attn)
+            for layer in [one for one in layers[num_lowest:-1] if window_of(one.self_attn) != window][-1:]:
+                _on_gradient(layer.self_attn, lambda: enter("attention_backward"))  # it may hold more
         else:
             _before_attention_backward(engine.layers[-1].layer, lambda: enter("attention_backward"))
 

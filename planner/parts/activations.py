@@ -135,10 +135,12 @@ def transient_terms(s: Sizes) -> tuple[TermSpec, ...]:
     kernel = expanded + 4 * dq + 4 * s.num_lse
     # of a layer that slides: copies of dout, q, out, k, v and log-sum-exp, their gradients, and the kernel's own again
     batch = (kernel + c * (4 * dq + 4 * dkv) + 4 * s.num_lse) * s.window_tokens // s.attention_tokens
+    earlier = 0 if s.last_layer_slides else c * s.d * s.T  # the layer after it, and what it kept, are gone by then
     kernel_text = f"{f'2 * {c}q + ' if expanded else ''}4q + 4H"
     held_text = f" + ({kernel_text}) * T"
-    if batch > kernel:
-        held_text = f" + ({c}(4q + 4kv) + {kernel_text} + 4H) * {s.window_tokens}"
+    is_batch = batch - earlier > kernel
+    if is_batch:
+        held_text = f" + ({c}(4q + 4kv) + {kernel_text} + 4H) * {s.window_tokens}{f' - {c}d * T' if earlier else ''}"
     return (
         TermSpec(
             key="layer_forward.last", part="activations", instants=frozenset({"layer_forward"}),
@@ -155,11 +157,11 @@ def transient_terms(s: Sizes) -> tuple[TermSpec, ...]:
         ),
         TermSpec(
             key="attention_backward.gradients", part="activations", instants=ATTENTION_BACKWARD,
-            bytes=c * (2 * dq + 2 * dkv) + max(kernel, batch),
+            bytes=c * (2 * dq + 2 * dkv) + max(kernel, batch - earlier),
             formula=f"{c}(2q + 2kv) * T{held_text}: gradients of output, q, k, v"
             f"{', of k and v for each query head' if expanded else ''}; the kernel's fp32 dq"
-            + ("; a batch of what layers that slide see of the chunk before" if batch > kernel else ""),
-            source="torch flash_api.cpp, mha_bwd" + ("; core/attention/windows.py" if batch > kernel else ""),
+            + ("; a batch of what layers that slide see of the chunk before" if is_batch else ""),
+            source="torch flash_api.cpp, mha_bwd" + ("; core/attention/windows.py" if is_batch else ""),
         ),
     )  # fmt: skip
 

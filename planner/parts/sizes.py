@@ -36,6 +36,7 @@ class Sizes:
     num_kv: int
     num_lse: int
     attention_tokens: int  # of num_q, num_kv and num_lse
+    last_layer_slides: bool  # where some do
     window_tokens: int  # of them, those of one call over what layers that slide see of the chunk before; 0: none slides
     linears: Mapping[str, tuple[int, int]]  # name -> (inputs, outputs)
     on_cpu: bool
@@ -93,6 +94,7 @@ def sizes_of(config: RunConfig, model: ModelSpec, cluster: ClusterSpec, shape: R
         num_kv=shape.kv_heads * model.head_dim * shape.attention_tokens,
         num_lse=shape.q_heads * shape.attention_tokens,
         attention_tokens=shape.attention_tokens,
+        last_layer_slides=model.last_layer_slides,
         window_tokens=_window_tokens(model, length, shape.attention_tokens),
         linears=model.linears,
         on_cpu=cluster.gpu.kind == "cpu",

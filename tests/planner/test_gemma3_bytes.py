@@ -9,6 +9,7 @@ import pytest
 from core.attention.windows import BATCH_TOKENS
 from planner.model_spec import model_spec_from_config
 from planner.parts.sizes import WINDOW_BATCH_TOKENS
+from planner.types import ModelSpec
 from tests.planner.engine_bytes import step_peaks
 from tests.planner.plans import account_of, run_config
 from tests.planner.test_against_engine import METHODS, POLICIES, SHAPES, TOKENS, assert_close, planned_peaks
@@ -72,12 +73,22 @@ def test_what_a_layer_that_slides_sees_of_the_chunk_before_is_taken_in_the_same_
 
 def test_beyond_the_window_attention_holds_a_batch_more_and_never_more_than_that() -> None:
     model = model_spec_from_config("tiny", {**GEMMA3["beyond the window"], "max_position_embeddings": 1 << 20})
-    at = {}
-    for length in (64, 16_384, 32_768, 65_536):
-        terms = account_of({"lora": {}, "gradient_checkpointing": {}}, model=model, max_length=length).combined.specs
-        at[length] = next(spec.bytes for spec in terms if spec.key == "attention_backward.gradients")
+    at = {length: attention_gradients(model, length) for length in (64, 16_384, 32_768, 65_536)}
     per_token = at[64] // 64  # within the window
     beyond = {length: size - per_token * length for length, size in at.items()}
     assert beyond[16_384] > 0
     assert beyond[32_768] < beyond[16_384]  # the kernel's scratch of the whole row is gone by then
     assert at[65_536] == per_token * 65_536
+
+
+def test_where_the_last_layer_attends_to_the_whole_row_the_one_before_it_holds_a_batch_and_one_input_less() -> None:
+    shape = {**GEMMA3["beyond the window"], "num_hidden_layers": 2}
+    last = {**shape, "layer_types": ["full_attention", "sliding_attention"]}
+    before = {**shape, "layer_types": ["sliding_attention", "full_attention"]}
+    sizes = [attention_gradients(model_spec_from_config("tiny", one), TOKENS) for one in (last, before)]
+    assert sizes[0] - sizes[1] == 2 * shape["hidden_size"] * TOKENS
+
+
+def attention_gradients(model: ModelSpec, length: int) -> int:
+    terms = account_of({"lora": {}, "gradient_checkpointing": {}}, model=model, max_length=length).combined.specs
+    return next(spec.bytes for spec in terms if spec.key == "attention_backward.gradients")

@@ -186,6 +186,7 @@ def test_what_gemma_3_leaves_out_is_as_in_its_class() -> None:
     assert (found.tie_word_embeddings, found.qk_norm, found.norms_outputs, found.norms_in_float32) == (True,) * 4
     assert (found.rotations, found.lowest_rotations, found.rope_is_stretched) == (2, 1, True)
     assert found.original_positions == 131072
+    assert (found.last_layer_slides, gemma3(num_hidden_layers=48).last_layer_slides) == (True, False)
 
 
 def test_gemma_3_with_pictures_is_its_text_model() -> None:
