@@ -228,14 +228,18 @@ def _transients_of_adapters(
     last_norm = (2 * c if path.fuses_norm else 16 if s.is_half else 8) * d
     # what the last norm of the layer saves is not there while its MLP runs
     not_yet = 4 * d + 4 if ctx.model.norms_outputs else 0
+    # they are the input of the first layer, which checkpointing keeps
+    embeddings = c * d if num_recomputed_layers(ctx.config, ctx.model) > 0 else 0
     alone = forward_bytes(s, path, saves=False)
     evaluated = forward_bytes(s, replace(path, drops=False), saves=False)
     forward = last_norm
     if ctx.model.experts is None:  # these are counted by parts/expert_layer.py
-        forward = max(last_norm, forward_bytes(s, path, saves=True) - not_yet)
+        forward = max(last_norm, forward_bytes(s, path, saves=True) - embeddings - not_yet)
     tiled = ctx.config.optimization("tiled_mlp")
-    if tiled is not None:  # the last layer's MLP runs by tiles in forward too
-        forward = max(last_norm, alone // min(tiled.as_dict()["tiles"], s.T) + 2 * c * d)
+    if tiled is not None:  # in forward, too: beside a tile the embeddings, the output, and what norms have copied
+        whole = (4 if norm_copies_input(ctx) else 2) * c * d
+        of_tile = (alone - 2 * c * d) // min(tiled.as_dict()["tiles"], s.T)
+        forward = max(last_norm, whole + of_tile - embeddings - not_yet)
     terms = [
         TermSpec(
             key="layer_forward.adapter", part="activations", instants=frozenset({"layer_forward"}),

@@ -216,3 +216,17 @@ def test_the_first_layer_saves_nothing_up_to_its_first_adapter(method: str, targ
     planned = planned_peaks("qwen2", True, **values)
     assert planned["forward"] == pytest.approx(measured["forward"], rel=0.02)
     assert planned["backward"] == pytest.approx(measured["backward"], rel=0.02)
+
+
+@pytest.mark.parametrize("policy", ["tiles", "tiles, one layer kept"])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("method", ["16-bit adapters", "fp32 adapters, autocast", "fp32 adapters"])
+def test_what_a_forward_holds_beside_a_tile(
+    method: str, dropout: float, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nn.Dropout, "forward", lambda self, x: torch.native_dropout(x, self.p, self.training)[0])
+    optimizations, autocast = METHODS[method]
+    chosen = {"lora": {**optimizations["lora"], "dropout": dropout}, **TILED[policy]}
+    values: dict[str, Any] = {"optimizations": chosen, "autocast": autocast, "max_length": TOKENS}
+    measured = step_peaks(SHAPES["qwen2"], run_config(**values), as_cuda=True)
+    assert planned_peaks("qwen2", True, **values)["forward"] == pytest.approx(measured["forward"], rel=0.01)
