@@ -32,8 +32,8 @@ from tests.core.model.tiny_models import (
 )
 from tests.planner.plans import codes, plan_of
 
-GEMMA3 = {  # the second layer attends to the whole row
-    "tie_word_embeddings": True, "sliding_window": 64, "sliding_window_pattern": 2, "query_pre_attn_scalar": 20,
+GEMMA3 = {  # the first layer slides, and samples are longer; the second attends to the whole row
+    "tie_word_embeddings": True, "sliding_window": 8, "sliding_window_pattern": 2, "query_pre_attn_scalar": 20,
     "rope_scaling": {"rope_type": "linear", "factor": 8.0},
 }  # fmt: skip
 TRAINED = {
@@ -43,9 +43,9 @@ TRAINED = {
     "Mistral": ("mistral", {}),
     "Gemma": ("gemma", {"tie_word_embeddings": True}),
     "Gemma 3": ("gemma3_text", GEMMA3),
-    "Gemma 3, with biases, a head of its own, rows beyond the window": (
+    "Gemma 3, with biases, a head of its own, samples within the window": (
         "gemma3_text",
-        {**GEMMA3, "attention_bias": True, "tie_word_embeddings": False, "rope_scaling": None, "sliding_window": 7},
+        {**GEMMA3, "attention_bias": True, "tie_word_embeddings": False, "rope_scaling": None, "sliding_window": 64},
     ),
     "GLM-4-9B": ("glm", {"pad_token_id": None}),
     "GLM-4-0414": ("glm4", {"pad_token_id": None, "attention_bias": False}),
