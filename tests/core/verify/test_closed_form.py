@@ -85,8 +85,8 @@ def test_updates_within_the_backward_hold_what_is_planned(way: str) -> None:
     told = dry_run(resolved.config, MODELS[model])
     for instant, held in told.by_instant.items():
         over = planned.bytes_at(instant) - held - (0 if instant == "load" else CUBLAS_WORKSPACES)
-        # a layer's update is planned from above: activations that are gone are counted in part, and what a decomposition
-        # holds is not seen by a dry run
+        # a layer's update is planned from above: activations that are gone are counted in part, and a dry run does not
+        # see what a decomposition holds
         spare = 0.05 if instant in ("attention_backward", "backward_end") else 0.003
         assert -0.003 * held <= over <= spare * held, instant
 
