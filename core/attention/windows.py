@@ -60,12 +60,14 @@ class WindowedSegments:
         chunks, batches = self._cut(cu_seqlens, window, q.device)
         out, lse = forward_segments(kernel, q, k, v, chunks, scale)
         for batch in batches:
-            operands = (q.index_select(2, batch.queries), *(x.index_select(2, batch.keys) for x in (k, v)))
-            before, before_lse = (batch.taken(x) for x in forward_segments(kernel, *operands, batch.bounds, scale))
-            own, own_lse = out.index_select(2, batch.rows), lse.index_select(2, batch.rows)
+            before, before_lse = _before(kernel, q, k, v, batch, scale)
+            own_lse = lse.index_select(2, batch.rows)
             both = torch.logaddexp(own_lse, before_lse)
-            joined = own * _share(own_lse, both) + before * _share(before_lse, both)
+            joined = before * _share(before_lse, both)  # in lse's dtype, as the sum
+            del before  # what a batch holds stays near what its call has held
+            joined.addcmul_(out.index_select(2, batch.rows), _share(own_lse, both))
             out.index_copy_(2, batch.rows, joined.to(out.dtype))
+            del joined
             lse.index_copy_(2, batch.rows, both)
         return out, lse
 
@@ -123,6 +125,16 @@ def _batches(cu_seqlens: tuple[int, ...], window: int, device: torch.device) -> 
             )
         )  # fmt: skip
     return batches
+
+
+def _before(
+    kernel: AttentionKernel, q: Tensor, k: Tensor, v: Tensor, batch: _Batch, scale: float
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """(out, lse) of the real queries of a batch over the chunks before theirs."""
+    copies = q.index_select(2, batch.queries), *(x.index_select(2, batch.keys) for x in (k, v))
+    out, lse = forward_segments(kernel, *copies, batch.bounds, scale)
+    del copies  # before what is taken of the result is one more
+    return batch.taken(out), batch.taken(lse)
 
 
 def _share(lse: Tensor, both: Tensor) -> Tensor:

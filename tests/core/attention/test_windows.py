@@ -15,6 +15,8 @@ from core.attention.windows import WindowedSegments
 from core.data.row import Row
 from core.parallel.layout import shard_row
 from core.parallel.ring import RingAttention
+from core.verify.flash_allocations import FlashAllocations
+from core.verify.live_bytes import LiveBytes
 from tests.core.model.tiny_models import (
     CPU,
     assert_same_gradients,
@@ -127,6 +129,25 @@ def test_indices_are_made_once_for_all_layers_of_a_row_and_anew_for_the_next():
     assert windowed._cut((0, 40), 8, device)[1] is first[1]
     assert windowed._cut((0, 20, 40), 8, device)[0] == (0, 8, 16, 20, 28, 36, 40)
     assert windowed._cut((0, 40), 8, device)[0] == (0, 8, 16, 24, 32, 40)
+
+
+@pytest.mark.parametrize("length", [64, 61], ids=["whole chunks", "the last chunk cut"])
+@pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS)
+def test_a_batch_holds_six_bytes_an_element_to_be_joined_or_what_its_call_holds(heads, length):
+    """16-bit operands: beside output and log-sum-exp of the whole row, which are there before and after."""
+    q, k, v, _ = inputs(*heads, length, torch.bfloat16)
+    windowed = WindowedSegments()
+    windowed._cut((0, length), 8, CPU)
+    with LiveBytes([q, k, v]) as live:
+        out, lse = windowed.forward(FlashAllocations(), q, k, v, (0, length), SCALE, 8)
+    row = 2 * q.numel() + 4 * lse.numel()
+    assert live.live_bytes == row
+    assert (out.dtype, lse.dtype) == (torch.bfloat16, torch.float32)
+    queries, real = 7 * 7, length - 8 - 7 + (length % 8 > 0)  # 7 of each chunk but the first
+    num_heads, num_kv_heads = heads
+    call = queries * (2 * 8 * (2 * num_heads + 2 * num_kv_heads) + 4 * num_heads)
+    join = real * (6 * 8 * num_heads + 4 * 4 * num_heads)
+    assert live.peaks[""] == row + max(call, join)
 
 
 SLIDING = {
