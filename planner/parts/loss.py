@@ -67,20 +67,29 @@ def chunked_loss_effect(ctx: PlanContext, *, chunk_tokens: int) -> Effect:
     normed = s.normed * s.d * s.T if is_full else 0  # counted with the last norm, gone before this
     per_chunk = 52 if s.on_cpu else 18  # logits are written, read twice, written over in 16 bit and read once more
     per_logit = 8 if s.on_cpu else 4  # the GPU's kernel writes the gradient over the logits
-    at_products = (4 + (2 if s.on_cpu and s.is_half else 0)) * s.V * chunk + 4 * head
+    gathered = s.c * s.d * chunk  # hidden states of the chunk's targets
+    # then their gradient, or the head's
+    at_products = (4 + (2 if s.on_cpu and s.is_half else 0)) * s.V * chunk + max(s.c * s.d * chunk, 4 * head)
     return Effect(
         add=(
             TermSpec(
                 key="fused_loss.chunk", part="logits", instants=frozenset({"forward_loss"}),
-                bytes=max(per_logit * s.V * chunk, at_products),
+                bytes=max(per_logit * s.V * chunk, at_products) + gathered,
                 formula=f"{per_logit}V * chunk = {per_logit} * {s.V} * {chunk}: fp32 logits"
                 + (", and what log-sum-exp holds beside them" if s.on_cpu else ", and their gradient in their place")
-                + ("; or the head's gradient of one chunk, if larger" if head else ""),
+                + (
+                    "; 4V * d: the head's gradient of one chunk"
+                    if head
+                    else f"; {s.c}d * chunk: gradient of its hidden states"
+                )
+                + (", if larger" if s.on_cpu else "")
+                + f"; {s.c}d * chunk: hidden states of its targets",
                 source="core/loss/chunked.py",
             ),
             TermSpec(
                 key="fused_loss.chunk_evaluation", part="logits", instants=frozenset({"evaluation"}),
-                bytes=per_logit * s.V * chunk, formula=f"{per_logit}V * chunk = {per_logit} * {s.V} * {chunk}",
+                bytes=per_logit * s.V * chunk + gathered,
+                formula=f"({per_logit}V + {s.c}d) * chunk = ({per_logit} * {s.V} + {s.c} * {s.d}) * {chunk}",
                 source="core/loss/chunked.py",
             ),
             TermSpec(

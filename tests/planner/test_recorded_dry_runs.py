@@ -55,3 +55,14 @@ def test_no_instant_is_off(verified: list[Verified]) -> None:
         for difference in one.off
     }
     assert off == {}
+
+
+def test_what_the_loss_holds_is_planned(verified: list[Verified]) -> None:
+    """A chunk's logits, hidden states and their gradient, beside what waits."""
+    errors = {
+        (one.case.resolved.model.name, one.case.title, difference.instant): abs(difference.error)
+        for one in verified
+        for difference in one.differences
+        if difference.instant == "forward_loss"
+    }
+    assert max(errors.values()) <= 0.0003, max(errors, key=lambda key: errors[key])
