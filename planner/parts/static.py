@@ -31,10 +31,8 @@ def model_terms(s: Sizes, num_evaluation_tokens: int) -> tuple[TermSpec, ...]:
     """Per-token tensors outside the decoder layers."""
     rotated = "h" if s.rotary == s.h else f" * {s.rotary}"
     at_end = INPUT_BYTES + 2 * s.lowest_rotations * s.c * s.rotary
-    per_token = INPUT_BYTES + 2 * s.rotations * s.c * s.rotary
-    upper = per_token - at_end
-    text = f"({INPUT_BYTES} + {2 * s.rotations} * {s.c}{rotated}) * {{}}: ids, positions, labels, targets; "
-    text += "cosine and sine" + (" of each type of layer" if s.rotations > 1 else "")
+    rotations = 2 * s.rotations * s.c * s.rotary
+    upper = INPUT_BYTES + rotations - at_end
     others = TermSpec(
         key="inputs.upper", part="activations", instants=OTHERS, bytes=upper * s.T,
         formula=f"{upper // (s.c * s.rotary)} * {s.c}{rotated} * T: cosine and sine of the upper layers' own",
@@ -48,8 +46,15 @@ def model_terms(s: Sizes, num_evaluation_tokens: int) -> tuple[TermSpec, ...]:
         *((others,) if upper else ()),
         TermSpec(
             key="inputs.evaluation", part="activations", instants=frozenset({"evaluation_forward", "evaluation"}),
-            bytes=per_token * num_evaluation_tokens, formula=text.format(f"{num_evaluation_tokens} tokens"),
+            bytes=INPUT_BYTES * num_evaluation_tokens,
+            formula=f"{INPUT_BYTES} * {num_evaluation_tokens} tokens: ids, positions, labels, targets",
             source="core/parallel/layout.py, Shard",
+        ),
+        TermSpec(
+            key="inputs.evaluation_rotations", part="activations", instants=frozenset({"evaluation_forward"}),
+            bytes=rotations * num_evaluation_tokens,
+            formula=f"{2 * s.rotations} * {s.c}{rotated} * {num_evaluation_tokens} tokens: cosine and sine"
+            + (" of each type of layer" if s.rotations > 1 else "") + ", gone with the decoder",
         ),
         TermSpec(
             key="final_norm", part="activations", instants=frozenset({"forward_loss", "loss_backward"}),
