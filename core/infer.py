@@ -10,8 +10,8 @@ import argparse
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,27 +30,12 @@ from transformers.utils import logging as transformers_logging
 from core.data.example import Conversation
 from core.data.tokenizer import RowTokenizer, tokenizer_folder
 from core.model.load import freeze_dynamic_rope, scale_rope
-from core.run.config_file import read_config
-from core.run.directory import open_run
-from core.train.checkpoint import newest_valid, problem_with, step_path
+from core.trained import Source, source_of_run
 from planner.errors import ConfigError, LongfitError
 from planner.gemma3 import FULL
 
 if TYPE_CHECKING:
     from peft import PeftModel
-
-ADAPTER_CONFIG = "adapter_config.json"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """What to load."""
-
-    model: str  # folder or hub id
-    adapter: Path | None = None
-    dtype: str = "auto"  # "auto": as the weights were saved
-    rope_scaling: Mapping[str, Any] = field(default_factory=dict)
-    max_length: int = 0  # of the training, for dynamic RoPE; 0: as the model says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,37 +44,6 @@ class Sampling:
     temperature: float = 0.0  # 0: greedy
     top_p: float = 1.0
     seed: int = 0
-
-
-def source_of_run(run_dir: Path, *, step: int | None = None, use_base: bool = False) -> Source:
-    """The newest valid checkpoint of a run, or that of ``step``, or the model before the training.
-
-    Raises: ConfigError when there is no such checkpoint or it is damaged, RunNotFound.
-    """
-    directory = open_run(run_dir)
-    config = read_config(directory.path)
-    checkpoint: Path | None = None
-    if not use_base:
-        checkpoint = (
-            newest_valid(directory.checkpoints).path if step is None else step_path(directory.checkpoints, step)
-        )
-        if checkpoint is None or not checkpoint.is_dir():
-            steps = sorted(path.name for path in directory.checkpoints.glob("step-*"))
-            wanted = "valid checkpoint" if step is None else f"checkpoint of step {step}"
-            raise ConfigError(
-                f"The run {directory.id} has no {wanted}.",
-                why=f"It holds {', '.join(steps) or 'none'}.",
-                fix=f"{'Take one of these' if steps and step is not None else 'Wait for its first checkpoint'}, "
-                "or answer with the untrained model: --base.",
-            )
-        if step is not None and (problem := problem_with(checkpoint)) is not None:
-            raise ConfigError(
-                f"The checkpoint {checkpoint} cannot be used.", why=f"{problem}.", fix="Choose another step."
-            )
-    common: dict[str, Any] = {"dtype": config.dtype, "max_length": config.max_length}
-    if checkpoint is not None and not (checkpoint / ADAPTER_CONFIG).is_file():
-        return Source(model=str(checkpoint), **common)  # a whole model: its config.json has the scaled RoPE
-    return Source(model=config.model, adapter=checkpoint, rope_scaling=dict(config.rope_scaling), **common)
 
 
 def load(source: Source, device: torch.device) -> tuple[PreTrainedModel | PeftModel, PreTrainedTokenizerBase]:

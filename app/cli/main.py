@@ -33,6 +33,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "logs": ("app.cli.logs", "the log of a run"),
     "postmortem": ("app.cli.postmortem", "why a run failed, and what would fit"),
     "infer": ("app.cli.infer", "answer a prompt with a trained adapter"),
+    "export": ("app.cli.export", "what a run has trained, in a folder for other tools"),
     "preset": ("app.cli.preset", "list, show or save presets"),
     "gpus": ("app.cli.gpus", "GPUs of this machine and of the catalog"),
     "models": ("app.cli.models", "models of the catalog"),

@@ -45,11 +45,14 @@ class RunSummary:
         return {"schema": 1, **asdict(self)}
 
 
-def summarize(run: RunSnapshot) -> RunSummary:
+def summarize(run: RunSnapshot, *, up_to_step: int | None = None) -> RunSummary:
+    """``up_to_step``: losses, tokens and speed as they were when this step was done."""
     losses: list[float] = []
     evaluations: list[float] = []
     tokens, seconds = 0, 0.0
     for row in _rows(JsonlTail(run.paths.metrics)):
+        if up_to_step is not None and int(row.get("step") or 0) > up_to_step:
+            continue
         _keep_ends(losses, row.get("loss"))
         _keep_ends(evaluations, row.get("eval_loss"))
         tokens += int(row.get("tokens") or 0)

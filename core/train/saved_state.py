@@ -20,21 +20,11 @@ from torch import nn
 from transformers.utils import cached_file
 
 from core.train.optimizer import restore_state, state_tensors
+from core.trained import ADAPTER_FILE, TOKENIZER_FILES
 from planner.errors import ConfigError
 
-ADAPTER_FILE = "adapter_model.safetensors"
 OPTIMIZER_FILE = "optimizer.safetensors"
 RNG_FILE = "rng.safetensors"
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "tokenizer.model",
-    "vocab.json",
-    "merges.txt",
-)
 
 
 def save_weights(model: nn.Module, directory: Path) -> None:
