@@ -1,4 +1,4 @@
-"""The whole page: head, Plan and Run tabs, foot, and what connects them. Built by app/cli/web.py through server.py."""
+"""The whole page: head, the tabs, foot, and what connects them. Built by app/cli/web.py through server.py."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from app.gui.messages import shown_to_the_user
 from app.gui.plan_form import form_from_inputs
 from app.gui.plan_tab import build_plan_tab
 from app.gui.run_actions import RunActions
-from app.gui.run_tab import build_run_tab
+from app.gui.run_tab import RunTab, build_run_tab
+from app.gui.runs_actions import RunsActions, address_of, compared_in
+from app.gui.runs_tab import RunsTab, build_runs_tab
 
 _REPLACE_ADDRESS = "(query) => { if (query) window.history.replaceState(null, '', query); }"
 _PROGRESS = gr.Progress()
 _QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+_TABS = ("plan", "run", "runs")
 
 
 def build_page(*, runs_root: Path, needs_token: bool) -> gr.Blocks:
@@ -31,12 +34,19 @@ def build_page(*, runs_root: Path, needs_token: bool) -> gr.Blocks:
                 plan = build_plan_tab()
             with gr.Tab("Run", id="run") as run_pane:
                 run = build_run_tab(actions)
+            with gr.Tab("Runs", id="runs") as runs_pane:
+                runs = build_runs_tab(RunsActions(actions))
         gr.HTML(_foot(runs_root), elem_id="foot")
 
-        def restore_run(request: gr.Request) -> list[Any]:
-            """The run of the address, else the newest; the Run tab is in front when the address names a run."""
+        def restore_front(request: gr.Request) -> list[Any]:
+            """The tab that the address names in front; its run, else the newest; what is compared."""
             wanted = str(request.query_params.get("run", ""))
-            return [run.list_runs(actions.first_choice(wanted)), gr.Tabs(selected="run" if wanted else "plan")]
+            tab = str(request.query_params.get("tab", ""))
+            front = "run" if wanted else tab if tab in _TABS else "plan"
+            return [
+                run.list_runs(actions.first_choice(wanted)), gr.Tabs(selected=front),
+                address_of(compared_in(str(request.query_params))), gr.Timer(active=front == "runs"),
+            ]  # fmt: skip
 
         def launch(*inputs: Any, progress: gr.Progress = _PROGRESS) -> str:
             def tell(num_rows: int, file: str, share: float | None) -> None:
@@ -57,14 +67,36 @@ def build_page(*, runs_root: Path, needs_token: bool) -> gr.Blocks:
         ).then(None, run.address, None, js=_REPLACE_ADDRESS, **_QUIET)  # fmt: skip
         run.show_after(started)
         plan.restore_on(page)
-        run.show_after(page.load(restore_run, None, [run.run, tabs], **_QUIET))
+        restored = page.load(restore_front, None, [run.run, tabs, runs.address, runs.timer], **_QUIET)
+        run.show_after(restored)
+        runs.show_after(restored)
+        _wire_runs(runs, run, tabs)
         # The address names what is in front, so that reload and bookmarks lead back to it.
-        plan_pane.select(None, plan.address, None, js=_REPLACE_ADDRESS, **_QUIET)
-        run_pane.select(None, run.address, None, js=_REPLACE_ADDRESS, **_QUIET)
+        for pane, address in ((plan_pane, plan.address), (run_pane, run.address), (runs_pane, runs.address)):
+            pane.select(None, address, None, js=_REPLACE_ADDRESS, **_QUIET)
+            is_list = pane is runs_pane
+            pane.select(lambda is_list=is_list: gr.Timer(active=is_list), None, runs.timer, **_QUIET)
+        runs.show_after(runs_pane.select(lambda: "", None, runs.message, **_QUIET))
         run.run.input(lambda run_id: f"?run={run_id}", run.run, run.address, **_QUIET).then(
             None, run.address, None, js=_REPLACE_ADDRESS, **_QUIET
         )
     return page
+
+
+def _wire_runs(runs: RunsTab, run: RunTab, tabs: gr.Tabs) -> None:
+    """A name that was clicked comes to front on the Run tab; what else was clicked may have changed the address."""
+
+    def lead(opened: str, address: str) -> list[Any]:
+        if not opened:
+            return [gr.skip(), gr.skip(), gr.skip(), gr.skip(), address]
+        own = f"?run={opened}"
+        return [run.list_runs(opened), gr.Tabs(selected="run"), own, gr.Timer(active=False), own]
+
+    front = gr.Textbox(visible="hidden", elem_id="front-address")
+    led = runs.wire().then(
+        lead, [runs.opened, runs.address], [run.run, tabs, run.address, runs.timer, front], **_QUIET
+    )  # fmt: skip
+    run.show_after(led.then(None, front, None, js=_REPLACE_ADDRESS, **_QUIET))
 
 
 def _head(needs_token: bool) -> str:

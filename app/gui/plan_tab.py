@@ -19,9 +19,10 @@ from app.gui.plan_form import PlanForm, build_plan_form, form_from_inputs, input
 from app.services.presets import preset_names
 
 # Keeps the address of the page in step, so that reload and bookmarks lead to the same plan. While the address names a
-# run, the Run tab is in front and the plan waits for its turn.
+# run or another tab, that is in front and the plan waits for its turn.
 _FOLLOW_PLAN = """(query) => {
-    if (query && !new URLSearchParams(location.search).has('run')) window.history.replaceState(null, '', query);
+    const shown = new URLSearchParams(location.search);
+    if (query && !shown.has('run') && !shown.has('tab')) window.history.replaceState(null, '', query);
 }"""
 
 

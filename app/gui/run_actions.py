@@ -56,7 +56,7 @@ class RunActions:
 
     def __init__(self, runs_root: Path | None = None) -> None:
         self.root = runs_root or default_runs_dir()
-        self._readers = RunReaders()
+        self.readers = RunReaders()
 
     def choices(self) -> list[RunChoice]:
         """Newest first."""
@@ -88,7 +88,7 @@ class RunActions:
         except LongfitError as error:
             return RunView(status=error_html(error, word="NO RUN"))
         postmortem = paths.read_json(paths.postmortem) if look.state.status == "failed" else {}
-        with self._readers.opened(paths) as reader:
+        with self.readers.opened(paths) as reader:
             state = reader.state
             return RunView(
                 status=run_html.status_html(status_view(state, now=time.time())),

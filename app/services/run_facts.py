@@ -1,6 +1,6 @@
-"""What a list of runs shows of each beside its state: losses, peak against plan, host, and whether it can be resumed.
+"""What a list of runs shows of each beside its state: loss, speed, peak against plan, host, whether it can be resumed.
 
-Called by the Runs screen, again and again: of growing files only what was appended is read.
+Called by the Runs screen and the Runs tab, again and again: of growing files only what was appended is read.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from core.run.jsonl import JsonlTail
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
     last_loss: float | None
+    last_speed: float | None  # tokens a second at the last logged step
     peak_bytes: int  # the most that tensors of a rank held; 0: nothing is known
     planned_peak_bytes: int  # of that rank
     host: str  # the machine that launched it; "" when the record is gone
@@ -39,12 +40,14 @@ class RunFactsReader:
 
     def read(self, run: RunSnapshot) -> RunFacts:
         """Raises: ConfigError when env.json is damaged."""
-        loss = last_train_row(run).get("loss")
+        row = last_train_row(run)
+        loss, speed = row.get("loss"), row.get("tokens_per_second")
         rank, peak = self._highest(run)
         gpus = run.plan.get("gpus") or ()
         obstacle = resume_obstacle(run.paths, run.state)
         return RunFacts(
             last_loss=loss if isinstance(loss, int | float) else None,
+            last_speed=speed if isinstance(speed, int | float) else None,
             peak_bytes=peak,
             planned_peak_bytes=int(gpus[rank]["peak"]["allocated_bytes"]) if rank < len(gpus) else 0,
             host=str(run.paths.read_json(run.paths.environment).get("host") or ""),
