@@ -145,7 +145,7 @@ def transient_terms(s: Sizes) -> tuple[TermSpec, ...]:
         TermSpec(
             key="layer_forward.last", part="activations", instants=frozenset({"layer_forward"}),
             bytes=(16 if s.is_half else 8) * s.d * s.T,
-            formula=f"{16 if s.is_half else 8}d * T: the last norm's squares, products and output",
+            formula=f"{16 if s.is_half else 8}d * T: embeddings, and the last norm's input, products and output",
         ),
         TermSpec(
             key="layer_backward.mlp", part="activations", instants=MLP_BACKWARD, bytes=c * (s.d + 3 * s.f) * s.T,

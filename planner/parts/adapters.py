@@ -14,6 +14,7 @@ from planner.parts.mlp_moments import MlpPath, Moment, fullest_moment, without_a
 from planner.parts.optimizer import trained_terms, trained_work
 from planner.parts.recompute import (
     has_liger_norms,
+    last_norm_bytes,
     norm_copies_input,
     num_inputs_at_end,
     num_recomputed_layers,
@@ -225,7 +226,7 @@ def _transients_of_adapters(
     recomputes = recomputes_last_layer(ctx)
     path = _mlp_path(ctx, names, rank, element, dropout)
     own = without_adapters(s, fuses_swiglu=path.fuses_swiglu)
-    last_norm = (2 * c if path.fuses_norm else 16 if s.is_half else 8) * d
+    last_norm = last_norm_bytes(ctx)
     # what the last norm of the layer saves is not there while its MLP runs
     not_yet = 4 * d + 4 if ctx.model.norms_outputs else 0
     # they are the input of the first layer, which checkpointing keeps

@@ -10,6 +10,7 @@ from planner.effects import Drop, Effect, Scale, TermSpec
 from planner.optimization import PlanContext
 from planner.parts.activations import MLP_BACKWARD, SAVED, SAVED_BY_MLP, both_layers
 from planner.parts.mlp_moments import without_adapters
+from planner.parts.recompute import last_norm_term, num_recomputed_layers
 from planner.parts.sizes import Sizes
 from planner.parts.static import elementwise_bytes
 
@@ -47,6 +48,9 @@ def liger_effect(ctx: PlanContext, *, rms_norm: bool, swiglu: bool, rope: bool) 
                 s, "attention.liger_qk_norm", "activations", SAVED, (s.c * width + 4 * heads) * s.T,
                 f"({s.c}(q + kv) + 4(H + K)) * T: q and k before norm, and 1/rms", source=_SOURCE,
             )  # fmt: skip
+        drop.append(Drop(key="layer_forward.last", formula="the last norm makes nothing but its output"))
+        if ctx.config.method == "full" and num_recomputed_layers(ctx.config, ctx.model) == 0:
+            add.append(last_norm_term(ctx))
         drop.append(Drop(key="final_norm", formula="no fp32 copy"))
         drop.append(Drop(key="final_norm.trainable", formula="the weight's gradient is made of the input"))
         add.append(

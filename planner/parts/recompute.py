@@ -46,6 +46,27 @@ def norm_copies_input(ctx: PlanContext) -> bool:
     return ctx.sizes.is_half and not has_liger_norms(ctx)
 
 
+def last_norm_bytes(ctx: PlanContext) -> int:
+    """A token, at the end of the decoder's forward: input, normed and multiplied; and the embeddings, which the decoder
+    holds to its end, unless they wait as the input of the first layer."""
+    s = ctx.sizes
+    if not s.is_half:
+        return 8 * s.d
+    saves_input = ctx.config.method == "full" and has_liger_norms(ctx)
+    waits = num_recomputed_layers(ctx.config, ctx.model) > 0 or saves_input
+    return ((2 * s.c if has_liger_norms(ctx) else 14) + (0 if waits else s.c)) * s.d
+
+
+def last_norm_term(ctx: PlanContext) -> TermSpec:
+    """In the place of layer_forward.last, which knows neither checkpointing nor Liger; adapters bring their own."""
+    size = last_norm_bytes(ctx)
+    return TermSpec(
+        key="layer_forward.last_norm", part="activations", instants=frozenset({"layer_forward"}),
+        bytes=size * ctx.sizes.T,
+        formula=f"{size // ctx.sizes.d}d * T: the last norm's input, products and output",
+    )  # fmt: skip
+
+
 def checkpointing_effect(ctx: PlanContext) -> Effect:
     """One hidden state per recomputed layer from forward to its backward, in which that layer computes again."""
     s = ctx.sizes
@@ -115,6 +136,8 @@ def _last_layer_recomputed(ctx: PlanContext) -> Effect:
 def _last_layer_kept(ctx: PlanContext, kept: int) -> Effect:
     s = ctx.sizes
     return Effect(
+        add=(last_norm_term(ctx),) if ctx.config.method == "full" else (),
+        drop=(Drop(key="layer_forward.last", formula="the embeddings wait as the first layer's input"),),
         scale=(
             Scale(
                 key="other_layers.*", numerator=kept - 1, denominator=s.N - 1,

@@ -230,3 +230,13 @@ def test_what_a_forward_holds_beside_a_tile(
     values: dict[str, Any] = {"optimizations": chosen, "autocast": autocast, "max_length": TOKENS}
     measured = step_peaks(SHAPES["qwen2"], run_config(**values), as_cuda=True)
     assert planned_peaks("qwen2", True, **values)["forward"] == pytest.approx(measured["forward"], rel=0.01)
+
+
+@pytest.mark.parametrize("policy", ["both, one layer kept", "both, a layer kept, offload"])
+@pytest.mark.parametrize("method", ["16-bit adapters", "fp32 adapters, autocast", "fp32 adapters"])
+def test_a_forward_whose_last_layer_keeps_its_tensors_counts_the_embeddings_once(method: str, policy: str) -> None:
+    optimizations, autocast = METHODS[method]
+    chosen = {**optimizations, **POLICIES[policy]}
+    values: dict[str, Any] = {"optimizations": chosen, "autocast": autocast, "max_length": TOKENS}
+    measured = step_peaks(SHAPES["qwen2"], run_config(**values), as_cuda=True)
+    assert planned_peaks("qwen2", True, **values)["forward"] == pytest.approx(measured["forward"], rel=0.003)
