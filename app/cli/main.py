@@ -37,14 +37,15 @@ VERBS: dict[str, tuple[str, str]] = {
     "preset": ("app.cli.preset", "list, show or save presets"),
     "gpus": ("app.cli.gpus", "GPUs of this machine and of the catalog"),
     "models": ("app.cli.models", "models of the catalog"),
+    "completion": ("app.cli.completion", "a script that lets the shell complete verbs, flags, presets and runs"),
     "doctor": ("app.cli.doctor", "is this installation sound?"),
     "tui": ("app.cli.tui", "the terminal interface"),
     "web": ("app.cli.web", "the browser page, on 127.0.0.1"),
 }
 
 
-def build_parser(verb: str | None = None) -> Parser:
-    """The parser; only ``verb`` gets its arguments, the others are names with help."""
+def build_parser(*filled: str) -> Parser:
+    """The parser; only the verbs in ``filled`` get their arguments, the others are names with help."""
     parser = Parser(
         prog="longfit", description="Plan, train and watch long-context fine-tuning.",
         epilog="exit codes: 0 ok, 1 run failed, 2 bad input, 3 does not fit, 4 out of memory, 5 environment, "
@@ -54,7 +55,7 @@ def build_parser(verb: str | None = None) -> Parser:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB")
     for name, (module, help_text) in VERBS.items():
         sub = verbs.add_parser(name, help=help_text, description=help_text)
-        if name == verb:
+        if name in filled:
             import_module(module).add_arguments(sub)
     return parser
 
@@ -65,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     verb = next((a for a in arguments if not a.startswith("-")), None)
     if verb is not None and verb not in VERBS:
         verb = None
-    parser = build_parser(verb)
+    parser = build_parser(*([] if verb is None else [verb]))
     args, args.rest = parser.parse_known_args(arguments)
     if args.rest and not getattr(args, "takes_rest", False):  # sft and import read the flags of other tools
         _parser_of(parser, args).refuse_unknown(args.rest)
