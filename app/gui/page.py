@@ -6,22 +6,26 @@ import socket
 from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import gradio as gr
 
 from app.gui.launcher import Launcher
 from app.gui.messages import shown_to_the_user
-from app.gui.plan_form import form_from_inputs
-from app.gui.plan_tab import build_plan_tab
+from app.gui.plan_actions import load_form
+from app.gui.plan_form import form_from_inputs, inputs_from_form
+from app.gui.plan_tab import PlanTab, build_plan_tab
+from app.gui.presets_tab import PresetsTab, build_presets_tab
 from app.gui.run_actions import RunActions
 from app.gui.run_tab import RunTab, build_run_tab
 from app.gui.runs_actions import RunsActions, address_of, compared_in
 from app.gui.runs_tab import RunsTab, build_runs_tab
+from app.services.presets import preset_names
 
 _REPLACE_ADDRESS = "(query) => { if (query) window.history.replaceState(null, '', query); }"
 _PROGRESS = gr.Progress()
 _QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-_TABS = ("plan", "run", "runs")
+_TABS = ("plan", "run", "runs", "presets")
 
 
 def build_page(*, runs_root: Path, needs_token: bool) -> gr.Blocks:
@@ -36,6 +40,8 @@ def build_page(*, runs_root: Path, needs_token: bool) -> gr.Blocks:
                 run = build_run_tab(actions)
             with gr.Tab("Runs", id="runs") as runs_pane:
                 runs = build_runs_tab(RunsActions(actions))
+            with gr.Tab("Presets", id="presets") as presets_pane:
+                presets = build_presets_tab()
         gr.HTML(_foot(runs_root), elem_id="foot")
 
         def restore_front(request: gr.Request) -> list[Any]:
@@ -70,13 +76,19 @@ def build_page(*, runs_root: Path, needs_token: bool) -> gr.Blocks:
         restored = page.load(restore_front, None, [run.run, tabs, runs.address, runs.timer], **_QUIET)
         run.show_after(restored)
         runs.show_after(restored)
+        presets.restore_on(page)
         _wire_runs(runs, run, tabs)
+        _wire_presets(presets, plan, tabs)
         # The address names what is in front, so that reload and bookmarks lead back to it.
-        for pane, address in ((plan_pane, plan.address), (run_pane, run.address), (runs_pane, runs.address)):
+        for pane, address in (
+            (plan_pane, plan.address), (run_pane, run.address), (runs_pane, runs.address),
+            (presets_pane, presets.address),
+        ):  # fmt: skip
             pane.select(None, address, None, js=_REPLACE_ADDRESS, **_QUIET)
             is_list = pane is runs_pane
             pane.select(lambda is_list=is_list: gr.Timer(active=is_list), None, runs.timer, **_QUIET)
         runs.show_after(runs_pane.select(lambda: "", None, runs.message, **_QUIET))
+        presets.list_after(presets_pane.select(lambda: "", None, presets.message, **_QUIET))
         run.run.input(lambda run_id: f"?run={run_id}", run.run, run.address, **_QUIET).then(
             None, run.address, None, js=_REPLACE_ADDRESS, **_QUIET
         )
@@ -97,6 +109,22 @@ def _wire_runs(runs: RunsTab, run: RunTab, tabs: gr.Tabs) -> None:
         lead, [runs.opened, runs.address], [run.run, tabs, run.address, runs.timer, front], **_QUIET
     )  # fmt: skip
     run.show_after(led.then(None, front, None, js=_REPLACE_ADDRESS, **_QUIET))
+
+
+def _wire_presets(presets: PresetsTab, plan: PlanTab, tabs: gr.Tabs) -> None:
+    """Open in Plan loads the chosen preset there; what is chosen stands in the address."""
+
+    def open_preset(name: str) -> list[Any]:
+        with shown_to_the_user():
+            _, *others = inputs_from_form(load_form(name or ""))
+        chosen = gr.update(choices=list(preset_names()), value=name)
+        return [gr.Tabs(selected="plan"), "?" + urlencode({"preset": name}), chosen, *others]
+
+    for event in presets.wire(plan.form):
+        event.then(None, presets.address, None, js=_REPLACE_ADDRESS, **_QUIET)
+    front = gr.Textbox(visible="hidden", elem_id="opened-address")
+    opened = presets.open.click(open_preset, presets.chosen, [tabs, front, *plan.form.inputs], **_QUIET)
+    plan.plan_after(opened.success(None, front, None, js=_REPLACE_ADDRESS, **_QUIET))
 
 
 def _head(needs_token: bool) -> str:

@@ -99,7 +99,11 @@ def cluster_for_launch(preset: Preset, gpu: str | None = None) -> ClusterSpec:
 
     ``gpu`` may be "cpu" to leave the GPUs alone, or "2xhere" style counts such as "cpu x 2" through parse_cluster.
     """
-    count = int(preset.hardware.get("count", 1))
+    try:
+        count = int(preset.hardware.get("count", 1))
+    except (TypeError, ValueError):
+        words = f"{preset.name}: hardware.count is {preset.hardware['count']!r}."
+        raise ConfigError(words, fix="Write a whole number, such as hardware: {gpu: A10, count: 2}.") from None
     if gpu is not None:
         cluster = parse_cluster(gpu)
         if cluster.source == "assumed":

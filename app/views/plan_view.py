@@ -114,6 +114,14 @@ def cluster_words(plan: Plan) -> str:
     return f"{count} x {kind}{plural} ({plan.cluster.source})"
 
 
+def short_verdict(plan: Plan) -> str:
+    """For lists: ``FITS 86 %``; an error of the plan is REFUSED, whatever its memory would be."""
+    if any(issue.severity == "error" for issue in plan.issues):
+        return "REFUSED"
+    gpu = plan.worst_gpu
+    return f"{VERDICT_WORDS[plan.verdict]} {format_share(gpu.used_bytes / gpu.usable_bytes)}"
+
+
 def verdict_view(plan: Plan) -> VerdictView:
     """The verdict of the worst GPU, with host memory and disk named when they are what does not fit."""
     gpu = plan.worst_gpu

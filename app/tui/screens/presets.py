@@ -21,8 +21,7 @@ from app.tui.services import Services
 from app.tui.widgets.plain import Plain
 from app.tui.widgets.plain_table import PlainTable
 from app.tui.widgets.top_bar import TopBar
-from app.views.format import format_share
-from app.views.parts import VERDICT_WORDS
+from app.views.plan_view import short_verdict
 from app.views.preset_diff import diff_text
 from planner.errors import LongfitError
 from planner.types import Plan, Preset
@@ -163,15 +162,10 @@ class PresetsScreen(FilteredScreen):
 
 
 def _verdict(plan_of: Callable[[], Plan]) -> str:
-    """``FITS 86 %``; an error of the plan is REFUSED, whatever its memory would be."""
     try:
-        plan = plan_of()
+        return short_verdict(plan_of())
     except LongfitError as error:
         return error.what
-    if any(issue.severity == "error" for issue in plan.issues):
-        return "REFUSED"
-    gpu = plan.worst_gpu
-    return f"{VERDICT_WORDS[plan.verdict]} {format_share(gpu.used_bytes / gpu.usable_bytes)}"
 
 
 def _texts(preset: Preset, verdicts: tuple[str, str], *, marked: str) -> tuple[str, ...]:

@@ -75,3 +75,28 @@ def test_runs_are_compared_kept_over_a_reload_and_opened(browser: Any, address: 
             seen.wait_for("#run-status", "DONE")
             seen.page.wait_for_function("id => location.search === '?run=' + id", arg=first.id)
             assert seen.complaints == []
+
+
+def test_a_preset_is_shown_as_swift_saved_and_opened_in_plan(browser: Any, address: str) -> None:
+    for width, height in SIZES:
+        with visit(browser, f"{address}?tab=presets", width=width, height=height) as seen:
+            page, name = seen.page, f"mine-{width}"
+            seen.wait_for("#presets-table", "FITS")
+            press(seen, '[data-act=show][data-of="qwen2.5-7b-16k-2x24g"]')
+            page.wait_for_function("location.search.includes('show=qwen2.5-7b-16k-2x24g')")
+            page.click("#presets-target label:has-text('swift')")
+            seen.wait_for("#presets-text", "swift sft")
+            page.wait_for_function("location.search.includes('as=swift')")
+            seen.reload()
+            seen.wait_for("#presets-text", "--max_length 16384")
+            seen.wait_for("#presets-table", "FITS")
+            assert_fits(seen, "presets")
+            page.fill("#presets-name textarea, #presets-name input", name)
+            press(seen, "#presets-copy")
+            seen.wait_for("#presets-message", "Saved as")
+            seen.wait_for("#presets-table", name)
+            page.wait_for_function("name => location.search.includes('show=' + name)", arg=name)
+            press(seen, "#presets-open")
+            seen.wait_for("#command", f"longfit plan {name}")
+            page.wait_for_function("name => location.search === '?preset=' + name", arg=name)
+            assert seen.complaints == []
