@@ -30,8 +30,7 @@ def keep_attention(ctx: PlanContext, checkpointing: Effect) -> Effect:
     kept = setting.as_dict()["kept_layers"] if setting and leaves else s.N
     here = ", the others in host memory" if kept < s.N else ""
     added: list[TermSpec] = []
-    for index, (instants, layers, own) in enumerate(_spread(ctx)):
-        arriving = 0 if instants <= _FORWARD else 2 - own  # the one at work, if it is not counted there, and the next
+    for index, (instants, layers, own, arriving) in enumerate(_spread(ctx)):
         sizes = (
             ("output", min(layers, max(kept - own, arriving)), s.c * s.num_q, f"{s.c}q * T: attention output{here}"),
             ("log_sum_exp", layers, 4 * s.num_lse, "4H * T: log-sum-exp"),
@@ -54,13 +53,13 @@ def keep_attention(ctx: PlanContext, checkpointing: Effect) -> Effect:
     )
 
 
-def _spread(ctx: PlanContext) -> tuple[tuple[frozenset[Instant], int, int], ...]:
-    """Instants, how many layers have an output there that is counted nowhere else, and whether that of the layer at
-    work is among what it saves (1) or not (0)."""
+def _spread(ctx: PlanContext) -> tuple[tuple[frozenset[Instant], int, int, int], ...]:
+    """Instants, how many layers have an output there that is counted nowhere else, whether that of the layer at work is
+    among what it saves (1) or not (0), and whether that of the layer below is on its way from host memory."""
     num_layers, recomputed = ctx.sizes.N, num_recomputed_layers(ctx.config, ctx.model)
     last, at_end = frozenset[Instant]({"backward_end"}), num_inputs_at_end(ctx.config, ctx.model)
     if ctx.config.optimization("fake_parallel"):
-        return (OTHERS, num_layers, 0), (last, at_end, 0)
+        return (OTHERS, num_layers, 0, 0), (last, at_end, 0, 0)
     if recomputes_last_layer(ctx):
-        return (_FORWARD, num_layers, 0), (OTHERS - _FORWARD, num_layers - 1, 1), (last, at_end - 1, 1)
-    return (_FORWARD, recomputed, 0), (OTHERS - _FORWARD, recomputed, 0), (last, at_end - 1, 1)
+        return (_FORWARD, num_layers, 0, 0), (OTHERS - _FORWARD, num_layers - 1, 1, 1), (last, at_end - 1, 1, 1)
+    return (_FORWARD, recomputed, 0, 0), (OTHERS - _FORWARD, recomputed, 0, 0), (last, at_end - 1, 1, 1)

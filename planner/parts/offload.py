@@ -96,11 +96,19 @@ def _inputs_on_gpu(ctx: PlanContext, recomputed: int, kept: int) -> tuple[TermSp
         gone = (norm_copies_input(ctx),) * 2  # unless a norm saves it, a layer's is gone when its MLP runs backward
     else:
         gone = moments[0].input_is_gone, moments[1].input_is_gone
+    whole = s.N - recomputed
+
+    def in_backward(is_gone: bool) -> int:
+        """A layer that is recomputed has its own, unless it is gone, and that of the layer below on its way: the last
+        one, or the one below a single one that is not recomputed. The last of several such has those that stay."""
+        recomputing = max(kept, 2) - is_gone
+        return recomputing if whole == 0 else max(kept, recomputing) if whole == 1 else kept
+
     spread: tuple[tuple[str, frozenset[Instant], int], ...] = (
         ("forward", frozenset({"layer_forward"}), kept + 1),
         ("loss", frozenset({"forward_loss", "loss_backward"}), kept),
-        ("backward", frozenset({"layer_backward"}), max(kept, 2) - gone[0]),
-        ("attention", frozenset({"attention_backward"}), max(kept, 2)),
+        ("backward", frozenset({"layer_backward"}), in_backward(gone[0])),
+        ("attention", frozenset({"attention_backward"}), in_backward(norm_copies_input(ctx))),
         ("end", frozenset({"backward_end"}), num_inputs_at_end(ctx.config, ctx.model) - gone[1]),
     )
     return tuple(

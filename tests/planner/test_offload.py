@@ -32,12 +32,28 @@ def layer_inputs(result, instant):
     return sum(spec.bytes for spec in specs if spec.key.startswith("layer_inputs") and instant in spec.instants)
 
 
-@pytest.mark.parametrize(("kept", "on_gpu"), [(1, (2, 1, 2)), (10, (11, 10, 10)), (99, (28, 28, 28))])
+@pytest.mark.parametrize(("kept", "on_gpu"), [(1, (2, 1, 1)), (10, (11, 10, 9)), (99, (28, 28, 28))])
 def test_kept_layers_and_one_on_its_way_stay_on_the_gpu(kept, on_gpu):
     one = 2 * QWEN_7B.hidden_size * 8192
     result = account_of({**LEAN_LORA, "checkpoint_offload": {"kept_layers": kept}})
     instants = ("layer_forward", "forward_loss", "attention_backward")
     assert tuple(layer_inputs(result, instant) // one for instant in instants) == on_gpu
+
+
+@pytest.mark.parametrize(("whole", "kept", "on_gpu"), [(1, 1, 1), (1, 3, 3), (12, 1, 1), (12, 3, 3)])
+def test_nothing_is_on_its_way_beside_a_last_layer_that_is_not_recomputed(whole, kept, on_gpu):
+    """One that is recomputed has its own input no more when its MLP runs backward, and the next one's on its way."""
+    result = account_of(
+        {
+            "fused_loss": {}, "gradient_checkpointing": {"save_attention": True, "kept_layers": whole},
+            "checkpoint_offload": {"kept_layers": kept},
+        }
+    )  # fmt: skip
+    for instant in ("layer_backward", "attention_backward"):
+        assert layer_inputs(result, instant) == on_gpu * 2 * QWEN_7B.hidden_size * 8192
+        outputs = [spec for spec in result.combined.specs if spec.key.startswith("kept_attention.output")]
+        held = sum(spec.bytes for spec in outputs if instant in spec.instants)
+        assert held == on_gpu * 2 * QWEN_7B.q_width * 8192
 
 
 def test_what_leaves_the_gpu_is_needed_on_the_host():
