@@ -1,7 +1,7 @@
 """Answer a prompt with a model, an adapter or a trained checkpoint: `python -P -m core.infer`, from `longfit infer`.
 
 The prompt is rendered exactly as the training data was, so that the ids are the beginning of a training row. The
-answer streams to stdout, talk goes to stderr. Exit codes: 0, 2 bad input, 4 out of memory.
+answer streams to stdout, talk goes to stderr. Exit codes: 0, 2 bad input, 4 out of memory, 5 no hub in reach.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import torch
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -25,17 +28,25 @@ from transformers import (
     PreTrainedTokenizerBase,
     TextStreamer,
 )
+from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
 from core.data.example import Conversation
 from core.data.tokenizer import RowTokenizer, tokenizer_folder
 from core.model.load import freeze_dynamic_rope, scale_rope
 from core.trained import Source, source_of_run
-from planner.errors import ConfigError, LongfitError
+from planner.errors import ConfigError, EnvironmentProblem, LongfitError
 from planner.gemma3 import FULL
 
 if TYPE_CHECKING:
     from peft import PeftModel
+
+
+_HUB_SECONDS = 10.0
+_WITHOUT_EXCEPTIONS: dict[str, Any] = {
+    "_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False,
+    "_raise_exceptions_for_gated_repo": False,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +60,9 @@ class Sampling:
 def load(source: Source, device: torch.device) -> tuple[PreTrainedModel | PeftModel, PreTrainedTokenizerBase]:
     """Model in evaluation mode and its tokenizer. On the CPU weights are float32: 16-bit arithmetic is slow there.
 
-    Raises: ConfigError when model or adapter cannot be loaded.
+    Raises: ConfigError when model or adapter cannot be loaded, EnvironmentProblem when no hub can be asked for it.
     """
+    require_model(source.model)
     dtype = "float32" if device.type == "cpu" else source.dtype
     try:
         config = AutoConfig.from_pretrained(source.model)
@@ -69,8 +81,33 @@ def load(source: Source, device: torch.device) -> tuple[PreTrainedModel | PeftMo
             f"The model '{source.model}'{f' with the adapter {source.adapter}' if source.adapter else ''} could not be "
             "loaded.",
             why=str(error).splitlines()[0],
+            fix="Give a folder with config.json, *.safetensors and tokenizer.json, or download the model again.",
         ) from error
     return model.to(device).eval(), tokenizer
+
+
+def require_model(model: str) -> None:
+    """Ask the hub once for a model that is not on this machine: transformers would ask five times, for half a minute.
+
+    Raises: EnvironmentProblem when it cannot be asked, ConfigError when it has no such model for us.
+    """
+    is_path = model.startswith((".", "/", "~")) or Path(model).is_dir()
+    if is_path or cached_file(model, "config.json", local_files_only=True, **_WITHOUT_EXCEPTIONS) is not None:
+        return
+    what = f"The model '{model}' is not on this machine."
+    try:
+        HfApi().model_info(model, timeout=_HUB_SECONDS)
+    except (HfHubHTTPError, HFValidationError) as error:
+        raise ConfigError(
+            what, why=str(error).strip().splitlines()[0],
+            fix="Give the folder of a model, or its id on the hub; a gated one needs `hf auth login`.",
+        ) from error  # fmt: skip
+    except (httpx.HTTPError, OSError) as error:
+        raise EnvironmentProblem(
+            what, why=f"The hub cannot be asked for it: {str(error).splitlines()[0].rstrip('.')}.",
+            fix=f"Where there is a network: hf download {model} ; or give the folder of a model that is here.",
+        ) from error  # fmt: skip
+    sys.stderr.write(f"downloading {model}\n")
 
 
 def prompt_ids(model: str, tokenizer: PreTrainedTokenizerBase, prompt: str, system: str | None = None) -> list[int]:

@@ -51,7 +51,7 @@ def _after(state: RunState, event: RunEvent) -> RunState:
             return replace(
                 RunState(created_at=state.created_at, updated_at=event.time, last_checkpoint=state.last_checkpoint),
                 status="starting", phase="workers", supervisor=_process(data), attempt=int(data["attempt"]),
-                total_steps=state.total_steps, world=state.world,
+                step=_step_of(state.last_checkpoint), total_steps=state.total_steps, world=state.world,
             )  # fmt: skip
         case "worker":
             return replace(state, workers={**state.workers, int(data["rank"]): _process(data)})
@@ -74,6 +74,12 @@ def _after(state: RunState, event: RunEvent) -> RunState:
         case "finished":
             return _finished(state, data)
     return state
+
+
+def _step_of(checkpoint: str) -> int:
+    """Where the next attempt goes on, until it says so itself: 20 of ``checkpoints/step-20``, 0 without one."""
+    step = checkpoint.rpartition("step-")[2]
+    return int(step) if step.isdecimal() else 0
 
 
 def _finished(state: RunState, data: Mapping[str, Any]) -> RunState:

@@ -110,7 +110,7 @@ def _weight(text: str) -> tuple[str, float]:
 def _print(report: dict[str, Any], args: argparse.Namespace, error: DataRefused | None = None) -> None:
     if args.json:
         words = {"error": {"what": error.what, "why": error.why, "fix": error.fix}} if error else {}
-        json.dump({"schema": 1, **report, **words}, sys.stdout, ensure_ascii=False, indent=2)
+        json.dump({"schema": 1, **report, **words}, sys.stdout, indent=2)
         print()
     else:
         text = data_report_text(report, rows=args.rows, ascii_only=prefers_ascii(), with_problems=error is None)

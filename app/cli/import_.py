@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     """0 with a preset or a line to run; 2 when nothing was recognised, or --strict found something impossible."""
     imported = import_text(read_source([*args.text, *args.rest]), name=args.save)
     if args.json:
-        json.dump(to_dict(imported), sys.stdout, indent=2, ensure_ascii=False, default=str)
+        json.dump(to_dict(imported), sys.stdout, indent=2, default=str)
         print()
     elif len(imported.findings) > 1 or imported.preset is not None or imported.command:
         say_findings(imported)  # else the error below says it

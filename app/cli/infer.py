@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """The exit code of core.infer: 0, 2 bad input, 4 out of memory."""
+    """The exit code of core.infer: 0, 2 bad input, 4 out of memory, 5 no hub in reach."""
     _check_sampling(args)
     command = [
         *python_argv("-m", "core.infer"), *_source(args), f"--prompt={args.prompt}",

@@ -62,24 +62,8 @@ def build_parser(*filled: str) -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     escape_what_cannot_be_shown()
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    verb = next((a for a in arguments if not a.startswith("-")), None)
-    if verb is not None and verb not in VERBS:
-        verb = None
-    parser = build_parser(*([] if verb is None else [verb]))
-    args, args.rest = parser.parse_known_args(arguments)
-    if args.rest and not getattr(args, "takes_rest", False):  # sft and import read the flags of other tools
-        _parser_of(parser, args).refuse_unknown(args.rest)
-    if args.version:
-        from importlib.metadata import version
-
-        print(f"longfit {version('longfit')}")
-        return 0
-    if args.verb is None:
-        parser.print_help()
-        return 0
     try:
-        code = int(import_module(VERBS[args.verb][0]).run(args))
+        code = _run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()  # what cannot be written is told here, and not by the interpreter as it leaves
         return code
     except LongfitError as error:
@@ -96,6 +80,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         name = f"{error.filename}: " if error.filename else ""
         print_error(EnvironmentProblem(f"{name}{error.strerror}.", fix="Free space there, or choose another folder."))
         return EnvironmentProblem.exit_code
+
+
+def _run(arguments: list[str]) -> int:
+    """The verb's exit code. Raises: what a verb raises, SystemExit for --help and a command line that is wrong."""
+    verb = next((a for a in arguments if not a.startswith("-")), None)
+    if verb is not None and verb not in VERBS:
+        verb = None
+    parser = build_parser(*([] if verb is None else [verb]))
+    args, args.rest = parser.parse_known_args(arguments)
+    if args.rest and not getattr(args, "takes_rest", False):  # sft and import read the flags of other tools
+        _parser_of(parser, args).refuse_unknown(args.rest)
+    if args.version:
+        from importlib.metadata import version
+
+        print(f"longfit {version('longfit')}")
+        return 0
+    if args.verb is None:
+        parser.print_help()
+        return 0
+    return int(import_module(VERBS[args.verb][0]).run(args))
 
 
 def _parser_of(parser: Parser, args: argparse.Namespace) -> Parser:

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         presets = list_presets()
         if args.json:
             rows = [{"name": p.name, "origin": p.origin, "description": p.description, "path": p.path} for p in presets]
-            json.dump(rows, sys.stdout, indent=2, ensure_ascii=False)
+            json.dump(rows, sys.stdout, indent=2)
             print()
             return 0
         width = max(len(preset.name) for preset in presets)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.cli.run_arguments import add_runs_dir
@@ -16,6 +18,8 @@ from app.views.format import format_duration, format_loss
 from planner.errors import ConfigError
 
 _HEAD = ("RUN", "STATE", "STEP", "LOSS", "MODEL", "LENGTH", "AGE")
+_LEFT_OUT_FIRST = ("MODEL", "LENGTH", "AGE", "LOSS")  # where a terminal is too narrow
+_ID_BEGINNING, _ID_END = 15, 5  # the date and the end, which names the run: what a cut id keeps
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,15 +44,41 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(content, indent=1))
         return 0
     rows = [_HEAD, *(_row(run) for run in found.runs)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print("\n".join(table_lines(rows, columns)))
     for path, reason in found.unreadable:
         print(f"{path.name} cannot be read: {reason}", file=sys.stderr)
     if not found.runs:
         root = (args.runs_dir or default_runs_dir()).absolute()
         print(f"no runs in {root}: longfit train PRESET starts one, --runs-dir looks elsewhere", file=sys.stderr)
     return 0
+
+
+def table_lines(rows: Sequence[Sequence[str]], columns: int | None) -> list[str]:
+    """``rows``: the head first. At most ``columns`` wide where that can be: by fewer columns, then by shorter ids."""
+    head = list(rows[0])
+    widths = dict(zip(head, (max(map(len, cells)) for cells in zip(*rows, strict=True)), strict=True))
+    for name in _LEFT_OUT_FIRST:
+        if columns is not None and _width(widths) > columns:
+            del widths[name]
+    if columns is not None and _width(widths) > columns:
+        widths["RUN"] = max(_ID_BEGINNING + 2 + _ID_END, widths["RUN"] - (_width(widths) - columns))
+    lines = []
+    for row in rows:
+        cells = [
+            (_cut(cell, widths[name]), widths[name]) for name, cell in zip(head, row, strict=True) if name in widths
+        ]
+        lines.append("  ".join(cell.ljust(width) for cell, width in cells).rstrip())
+    return lines
+
+
+def _width(widths: Mapping[str, int]) -> int:
+    return sum(widths.values()) + 2 * (len(widths) - 1)
+
+
+def _cut(text: str, width: int) -> str:
+    """The middle becomes two dots; only ids are ever too long."""
+    return text if len(text) <= width else f"{text[: width - 2 - _ID_END]}..{text[-_ID_END:]}"
 
 
 def run_to_dict(run: RunSnapshot) -> dict[str, Any]:

@@ -114,7 +114,8 @@ def _fill(
     work = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         report = _write(request, train, held_out, tokenizer, work, progress)
-        (work / "report.json").write_text(json.dumps(report, ensure_ascii=False), encoding="utf-8")
+        # in ASCII: a path that the file system's encoding cannot spell has lone surrogates, which UTF-8 has not
+        (work / "report.json").write_text(json.dumps(report), encoding="utf-8")
         _publish(work, target)
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -217,7 +218,7 @@ def main() -> int:
     except LongfitError as error:
         answer = {"what": error.what, "why": error.why, "fix": error.fix, "report": getattr(error, "report", None)}
         code = error.exit_code
-    json.dump(answer, sys.stdout, ensure_ascii=False)
+    json.dump(answer, sys.stdout)
     return code
 
 

@@ -12,5 +12,10 @@ class Evidence:
     counts: tuple[tuple[str, int], ...] = ()
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 row``, ``1,024 rows``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 class NotActive(RuntimeError):
     """A requested optimization could not be proven active: the run stops with this reason."""

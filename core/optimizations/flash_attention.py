@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from core.optimizations.evidence import Evidence, NotActive
+from core.optimizations.evidence import Evidence, NotActive, counted
 from planner.attention_kernels import BY_NUMBER, TITLES, VERSIONS, Candidates, candidates, hopper_speed_up
 from planner.effects import Effect, Scale
 from planner.optimization import PlanContext, RankShape, knob
@@ -113,7 +113,7 @@ class FlashAttention:
             )
         return Evidence(
             optimization=self.name,
-            claim=f"{kernel.name} computed {attention.num_calls:,} attention calls",
+            claim=f"{kernel.name} computed {counted(attention.num_calls, 'attention call')}",
             counts=(("calls", attention.num_calls),),
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from core.optimizations.evidence import Evidence, NotActive
+from core.optimizations.evidence import Evidence, NotActive, counted
 from planner.effects import Effect
 from planner.optimization import PlanContext, RankShape, knob
 from planner.parts.loss import chunked_loss_effect
@@ -53,6 +53,7 @@ class FusedLoss:
             raise NotActive(f"fused_loss: the loss of this run is {type(loss).__name__}, called 0 times in chunks")
         return Evidence(
             optimization=self.name,
-            claim=f"{loss.num_targets:,} targets in {loss.num_chunks:,} chunks of at most {loss.chunk_tokens:,}",
+            claim=f"{counted(loss.num_targets, 'target')} in {counted(loss.num_chunks, 'chunk')} of at most "
+            f"{loss.chunk_tokens:,}",
             counts=(("targets", loss.num_targets), ("chunks", loss.num_chunks)),
         )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from core.optimizations.evidence import Evidence, NotActive
+from core.optimizations.evidence import Evidence, NotActive, counted
 from planner.effects import Effect
 from planner.optimization import PlanContext, RankShape, knob
 from planner.types import Issue
@@ -60,6 +60,6 @@ class Packing:
             raise NotActive(f"packing: {rows} rows seen, packing is {'on' if setup.packing else 'off'}")
         return Evidence(
             optimization=self.name,
-            claim=f"{samples:,} samples in {rows:,} rows, each attending to itself alone",
+            claim=f"{counted(samples, 'sample')} in {counted(rows, 'row')}, each attending to itself alone",
             counts=(("rows", rows), ("samples", samples), ("tokens", setup.counts["tokens"])),
         )

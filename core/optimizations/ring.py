@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from core.optimizations.evidence import Evidence, NotActive
+from core.optimizations.evidence import Evidence, NotActive, counted
 from planner.effects import Effect
 from planner.optimization import PlanContext, RankShape, knob
 from planner.parallel import check_degree, check_ring_model
@@ -65,6 +65,6 @@ class Ring:
             raise NotActive(f"ring: attention is {type(ring).__name__}, called {ring.num_calls} times")
         return Evidence(
             optimization=self.name,
-            claim=f"{self.degree} ranks passed K and V around in {ring.num_calls:,} attention calls",
+            claim=f"{self.degree} ranks passed K and V around in {counted(ring.num_calls, 'attention call')}",
             counts=(("degree", self.degree), ("calls", ring.num_calls)),
         )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from core.optimizations.evidence import Evidence, NotActive
+from core.optimizations.evidence import Evidence, NotActive, counted
 from planner.effects import Effect
 from planner.optimization import PlanContext, RankShape, knob
 from planner.parallel import check_degree, legal_ulysses_degrees
@@ -78,6 +78,6 @@ class Ulysses:
             raise NotActive(f"ulysses: attention is {type(attention).__name__}, called {attention.num_calls} times")
         return Evidence(
             optimization=self.name,
-            claim=f"{self.degree} ranks exchanged tokens for heads in {attention.num_calls:,} attention calls",
+            claim=f"{self.degree} ranks exchanged tokens for heads in {counted(attention.num_calls, 'attention call')}",
             counts=(("degree", self.degree), ("calls", attention.num_calls)),
         )

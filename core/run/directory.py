@@ -113,7 +113,7 @@ class RunDirectory:
             raise ConfigError(f"{path} is damaged.", why=str(error)) from error
 
     def write_command(self, command: WorkerCommand) -> None:
-        atomic_write(self.command, command_script(command))
+        atomic_write(self.command, command_script(command).encode("utf-8", "surrogateescape"))  # paths as they are
         self.command.chmod(0o755)
 
 

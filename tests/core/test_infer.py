@@ -3,14 +3,16 @@
 import io
 import sys
 
+import httpx
 import pytest
 import torch
+from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from core import infer
 from core.infer import Sampling, Source, generate, load, main, prompt_ids, source_of_run
-from planner.errors import ConfigError
+from planner.errors import ConfigError, EnvironmentProblem
 from tests.core.train.runs import make_run, setting, train
 from tests.core.train.tiny_llama import save_tiny_llama
 
@@ -125,6 +127,30 @@ def test_bad_input_is_said_on_stderr_with_a_code_and_nothing_on_stdout(
     output = capsys.readouterr()
     assert output.out == ""
     assert all(fact in output.err for fact in facts), output.err
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "facts"),
+    [
+        (httpx.ConnectError("Name or service not known"), EnvironmentProblem,
+         ["hub cannot be asked", "Name or service not known", "hf download owner/name"]),
+        (OfflineModeIsEnabled("offline mode is enabled."), EnvironmentProblem, ["offline mode is enabled. "]),
+        (RepositoryNotFoundError("404: no such\nmore", response=httpx.Response(404, request=httpx.Request("GET", "h"))),
+         ConfigError, ["404: no such", "hf auth login"]),
+    ],
+)  # fmt: skip
+def test_the_hub_is_asked_once_for_a_model_that_is_not_here(monkeypatch, error, kind, facts):
+    asked = []
+
+    def model_info(self, model, *, timeout):
+        asked.append(model)
+        raise error
+
+    monkeypatch.setattr(infer.HfApi, "model_info", model_info)
+    with pytest.raises(kind) as raised:
+        load(Source(model="owner/name"), CPU)
+    assert asked == ["owner/name"]
+    assert all(fact in str(raised.value) for fact in facts), str(raised.value)
 
 
 def test_a_damaged_checkpoint_is_refused_by_step_and_passed_over_otherwise(tiny_model_dir, tmp_path):

@@ -51,6 +51,12 @@ def test_a_run_at_work():
     assert (state.created_at, state.updated_at) == (100.0, 111.0)
 
 
+def test_before_a_new_attempt_says_where_it_goes_on_the_step_is_that_of_the_checkpoint():
+    attempt = ("supervisor", {"pid": 9, "start_ticks": 90, "boot_id": "b", "attempt": 2})
+    assert fold(events([*LIFE, attempt])).step == 4
+    assert fold(events([life for life in LIFE if life[0] != "checkpoint"] + [attempt])).step == 0
+
+
 def test_a_new_attempt_forgets_the_old_processes_and_goes_on_from_the_checkpoint():
     state = fold(events(LOST_AND_RESUMED[:15]))
     assert (state.status, state.attempt, state.step) == ("starting", 2, 4)

@@ -43,11 +43,12 @@ def test_a_length_may_be_written_with_a_separator(capsys: pytest.CaptureFixture[
     assert "the preset asks for 4096" in capsys.readouterr().out
 
 
-def test_a_full_disk_behind_stdout_is_one_message(tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", [("preset", "show", "demo-smollm2"), ("--version",)])
+def test_a_full_disk_behind_stdout_is_one_message(arguments: tuple[str, ...]) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
-            python_argv("-m", "app.cli.main", "preset", "show", "demo-smollm2"), stdout=full, stderr=subprocess.PIPE,
-            check=False, env=child_environment(os.environ), text=True,
+            python_argv("-m", "app.cli.main", *arguments), stdout=full, stderr=subprocess.PIPE, check=False,
+            env=child_environment(os.environ), text=True,
         )  # fmt: skip
     assert done.returncode == 5
     assert "error: No space left on device" in done.stderr

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from core.run.command import WorkerCommand
+from core.run.directory import RunDirectory
 from core.run.interpreter import child_environment, python_argv
+from tests.core.train.tiny_llama import save_tiny_llama
 
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
@@ -38,6 +42,26 @@ def test_what_cannot_be_shown_is_escaped(tmp_path: Path) -> None:
     done = longfit("preset", "list", home=tmp_path)
     assert done.returncode == 0, done.stderr
     assert rb"d\xe9j\xe0 vu" in done.stdout
+
+
+def test_data_in_a_folder_that_the_file_system_s_encoding_cannot_spell_is_read(tmp_path: Path) -> None:
+    model = save_tiny_llama(tmp_path / "model")
+    folder = tmp_path / "données"
+    folder.mkdir()
+    row = {"messages": [{"role": "user", "content": "name"}, {"role": "assistant", "content": "long é"}]}
+    (folder / "é.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    arguments = ("data", "é.jsonl", "--model", str(model), "--max-length", "64", "--json")
+    done = longfit(*arguments, home=folder)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["train"]["preview"][0]["tokens"] > 8
+
+
+def test_the_command_of_a_run_in_such_a_folder_has_its_bytes(tmp_path: Path) -> None:
+    folder = tmp_path / "caf\udce9"  # Latin-1 under UTF-8: the same to Python
+    run = RunDirectory(folder)
+    folder.mkdir()
+    run.write_command(WorkerCommand(argv=("true",), environment={}, directory=folder, has_launcher=False))
+    assert b"caf\xe9" in run.command.read_bytes()
 
 
 def test_children_talk_utf8_in_any_locale() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import app.cli.resume
 from app.cli.main import main
+from app.cli.runs import table_lines
 from app.services.launch import resume, start_supervisor
 from app.services.runs import RunFollower, observed_state
 from core.run.journal import read_state
@@ -237,3 +238,24 @@ def test_every_end_has_an_exit_code():
     assert exit_code(RunState(status="lost")) == 6
     codes = {kind: exit_code(RunState(status="failed", failure_kind=kind)) for kind in FAILURE_KINDS}
     assert {kind: code for kind, code in codes.items() if code != 1} == {"oom": 4, "data": 2, "environment": 5}
+
+
+_HEAD = ("RUN", "STATE", "STEP", "LOSS", "MODEL", "LENGTH", "AGE")
+_LONG = ("20261130-021643-qwen2.5-7b-instruct-64k-of-my-own-ab12", "running", "1,200/5,000", "1.2345",
+         "Qwen2.5-7B-Instruct", "65,536", "2 h")  # fmt: skip
+
+
+def test_the_list_of_runs_is_no_wider_than_a_terminal_and_whole_where_there_is_none():
+    whole = table_lines([_HEAD, _LONG], None)
+    assert whole == table_lines([_HEAD, _LONG], len(whole[1]))
+    assert [line.split()[0] for line in whole] == ["RUN", _LONG[0]]
+    head, row = table_lines([_HEAD, _LONG], 84)
+    assert len(row) <= 84
+    assert head.split() == ["RUN", "STATE", "STEP", "LOSS"]
+    assert row.startswith(_LONG[0])
+    _, row = table_lines([_HEAD, _LONG], 60)
+    assert len(row) <= 60
+    assert row.split()[0].startswith("20261130-021643")
+    assert row.split()[0].endswith("..-ab12")
+    assert "running" in row
+    assert "1,200/5,000" in row

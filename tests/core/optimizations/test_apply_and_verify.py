@@ -173,7 +173,7 @@ class TestPacking:
     def test_it_counts_samples_in_rows(self):
         setup = step(tiny_model(), setting("packing"))
         assert setup.packing
-        assert claims(setup) == ["2 samples in 1 rows, each attending to itself alone"]
+        assert claims(setup) == ["2 samples in 1 row, each attending to itself alone"]
 
     def test_no_row_seen_is_no_proof(self):
         with pytest.raises(NotActive, match="0 rows seen"):
