@@ -11,7 +11,7 @@ from __future__ import annotations
 from planner import gemma3
 from planner.effects import TermSpec
 from planner.parts.mlp_moments import output_norm_backward, without_adapters
-from planner.parts.sizes import Sizes
+from planner.parts.sizes import Sizes, windows_backward
 from planner.types import Basis, Instant, ModelSpec, Part
 
 SAVED: frozenset[Instant] = frozenset(
@@ -133,8 +133,7 @@ def transient_terms(s: Sizes) -> tuple[TermSpec, ...]:
     dq, dkv = s.num_q, s.num_kv
     expanded = 2 * c * dq if dkv < dq else 0  # the kernel makes dk and dv for every query head, then sums
     kernel = expanded + 4 * dq + 4 * s.num_lse
-    # of a layer that slides: copies of dout, q, out, k, v and log-sum-exp, their gradients, and the kernel's own again
-    batch = (kernel + c * (4 * dq + 4 * dkv) + 4 * s.num_lse) * s.window_tokens // s.attention_tokens
+    batch = windows_backward(s, kernel)  # of a layer that slides
     earlier = 0 if s.last_layer_slides else c * s.d * s.T  # the layer after it, and what it kept, are gone by then
     kernel_text = f"{f'2 * {c}q + ' if expanded else ''}4q + 4H"
     held_text = f" + ({kernel_text}) * T"

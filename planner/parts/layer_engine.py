@@ -18,7 +18,7 @@ from planner.parts.adapters import adapted_linears, layer_adapters
 from planner.parts.layer_waiting import LOSS, SOURCE, LayerPart, Moment, Waiting, waiting_of, waiting_terms
 from planner.parts.offload import copies, slot_terms
 from planner.parts.recompute import num_inputs_at_end
-from planner.parts.sizes import Sizes, evaluation_tokens
+from planner.parts.sizes import Sizes, evaluation_tokens, windows_backward, windows_forward
 from planner.types import Instant, Part
 
 NAME = "engine layer"  # what the declarations below are attributed to
@@ -123,10 +123,12 @@ def _forward_bytes(ctx: PlanContext, ranks: _Ranks, policies: tuple[LayerPolicy,
     if policy.keeps_products:
         heads = s.num_q + s.num_kv
     in_attention = c * ((s.d + ranks["qkv"]) * s.T + heads) + _opened_bytes(ctx, ranks, "attention") + output - own_mlp
+    in_attention += windows_forward(s) // policy.head_groups
     in_norm = 2 * c * s.d * s.T
     return embeddings + max(in_mlp, in_attention, in_norm), (
         f"{embeddings}: embeddings; and the largest of {in_mlp}: y, and h, gate, up and their product of R = {rows} "
-        f"rows; {in_attention}: normed input, x A^T, q, k, v of a group, attention's output unless it waits; "
+        f"rows; {in_attention}: normed input, x A^T, q, k, v of a group, attention's output unless it waits"
+        f"{_of_windows(s)}; "
         f"{in_norm}: the last layer's output and its norm; with A, B and dequantised W of the linears at work"
     )
 
@@ -138,13 +140,19 @@ def _evaluation_bytes(ctx: PlanContext, ranks: _Ranks, policy: LayerPolicy) -> t
     in_mlp = (c * s.d + output) * tokens + c * (s.d + 3 * s.f) * rows
     in_mlp += _opened_bytes(ctx, ranks, "mlp")
     in_attention = (c * (s.d + ranks["qkv"] + (s.q + 2 * s.kv) // policy.head_groups) + output) * tokens
+    in_attention += windows_forward(s) * tokens // (s.T * policy.head_groups)
     in_attention += c * ((copied + _normed_heads(ctx)) // policy.head_groups) * tokens // s.T
     in_attention += _opened_bytes(ctx, ranks, "attention")
     return 2 * c * s.d * tokens + max(in_mlp, in_attention), (
         f"2 * {c}d * {tokens} tokens: embeddings, layer input; and the larger of {in_mlp}: y, attention's output, h, "
-        f"gate, up, product of {rows} rows, and {in_attention}: normed input, q, k, v, attention's output; with A, B "
+        f"gate, up, product of {rows} rows, and {in_attention}: normed input, q, k, v, attention's output"
+        f"{_of_windows(s)}; with A, B "
         "and dequantised W of the linears at work"
     )
+
+
+def _of_windows(s: Sizes) -> str:
+    return ", a batch of what windows see of the chunk before" if s.window_tokens else ""
 
 
 def _recomputed_output_bytes(s: Sizes, policy: LayerPolicy) -> tuple[int, str]:
@@ -200,7 +208,8 @@ def _attention_bytes(ctx: PlanContext, ranks: _Ranks, policy: LayerPolicy) -> tu
     size = c * (s.d + 2 * ranks["qkv"]) * s.T + group + (scratch + dn if grouped else max(scratch, dn))
     return size, (
         f"{c}d * T: normed input; 2 * {c} * {ranks['qkv']} * T: x A^T; {group}: q, k, v and their gradients of one of "
-        f"{policy.head_groups} groups; {scratch}: the kernel's scratch; {dn}: gradient of the normed input"
+        f"{policy.head_groups} groups; {scratch}: the kernel's scratch"
+        f"{_of_windows(s)}; {dn}: gradient of the normed input"
         + ("" if grouped else ", the larger of the two")
     )  # fmt: skip
 
@@ -217,7 +226,7 @@ def _group_bytes(ctx: PlanContext, policy: LayerPolicy) -> tuple[int, int]:
         scratch += 8 * s.num_kv if query_heads_share else 0  # fp32 dk and dv, summed over query heads
     elif query_heads_share:
         scratch += 2 * c * s.num_q  # dk and dv of each query head
-    return group, scratch // groups
+    return group, max(scratch, windows_backward(s, scratch)) // groups
 
 
 def _normed_heads(ctx: PlanContext) -> int:

@@ -115,3 +115,17 @@ def evaluation_tokens(ctx: PlanContext) -> int:
     """Tokens of an evaluation batch on this rank."""
     config = ctx.config
     return -(-ctx.shape.tokens * config.per_device_eval_batch_size // config.per_device_train_batch_size)
+
+
+def windows_backward(s: Sizes, kernel: int) -> int:
+    """What a batch of core/attention/windows.py holds in attention's backward, beside the whole row's gradients: copies
+    of dout, q, out, k, v and log-sum-exp, their gradients, and its own of ``kernel``, the bytes that the attention
+    kernel holds for the row."""
+    return (kernel + s.c * (4 * s.num_q + 4 * s.num_kv) + 4 * s.num_lse) * s.window_tokens // s.attention_tokens
+
+
+def windows_forward(s: Sizes) -> int:
+    """What a batch of core/attention/windows.py holds in a forward, beside q, k, v and output of the whole row: in its
+    call copies of q, k and v, output and log-sum-exp, or then output, the sum of both blocks and four log-sum-exps."""
+    call, join = s.c * (2 * s.num_q + 2 * s.num_kv) + 4 * s.num_lse, (s.c + 4) * s.num_q + 16 * s.num_lse
+    return max(call, join) * s.window_tokens // s.attention_tokens

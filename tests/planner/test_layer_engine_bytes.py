@@ -26,6 +26,11 @@ SHAPES: dict[str, dict[str, Any]] = {
         "model_type": "qwen3", "hidden_size": 128, "intermediate_size": 192, "num_hidden_layers": 4, "head_dim": 64,
         "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 500, "tie_word_embeddings": True,
     },
+    "windows": {
+        "model_type": "mistral", "hidden_size": 128, "intermediate_size": 192, "num_hidden_layers": 4, "head_dim": 64,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 500, "tie_word_embeddings": True,
+        "sliding_window": 256,
+    },
 }  # fmt: skip
 KEEP = {"gradient_checkpointing": {"save_attention": True}}
 POLICIES: dict[str, dict[str, Any]] = {
