@@ -77,6 +77,14 @@ def liger_effect(ctx: PlanContext, *, rms_norm: bool, swiglu: bool, rope: bool) 
                 source=_SOURCE,
             )
         )  # fmt: skip
+        in_sum = ctx.config.gradient_accumulation_steps > 1 and ctx.config.optimization("tiled_mlp") is None
+        if inputs and in_sum:  # without accumulation it is counted as what it becomes, tiles have sums of their own
+            add.append(
+                TermSpec(
+                    key="layer_backward.liger_down", part="gradients", instants=MLP_BACKWARD, bytes=s.c * s.d * s.f,
+                    formula=f"{s.c}d * f: down's gradient, beside the sum that it is added to", source=_SOURCE,
+                )
+            )  # fmt: skip
     numerator, denominator = _bytes(s, rms_norm, swiglu, rope), elementwise_bytes(s)
     text = "norms, SwiGLU and RoPE in one pass each"
     return Effect(
