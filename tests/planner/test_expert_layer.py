@@ -76,7 +76,7 @@ def test_a_gpu_step_in_bf16(shape: str, method: str, policy: str, monkeypatch: p
 
 
 @pytest.mark.parametrize("run", RUNS)
-@pytest.mark.parametrize("name", MODEL_NAMES)
+@pytest.mark.parametrize("name", [MODEL_NAMES[0], *(pytest.param(n, marks=pytest.mark.soak) for n in MODEL_NAMES[1:])])
 def test_a_plan_of_adapters_holds_what_a_dry_run_holds(name: str, run: str) -> None:
     values = {"model": name, "engine": "module", "data": {"train": ["random"]}, **RUNS[run]}
     resolved = resolve(Preset(name=run, description="", values=values), cluster=parse_cluster("H200"))

@@ -90,7 +90,7 @@ def lowest_of_all(problem: Problem) -> int:
         problem_of({}, "H200"),
         problem_of(LORA, engine="layer"),
         problem_of({"lora": {"rank": 8}}, "A100-40G", 2, max_length=32768),
-        problem_of({}, "H100-80G", 4, max_length=16384),
+        pytest.param(problem_of({}, "H100-80G", 4, max_length=16384), marks=pytest.mark.soak),
     ],
     ids=["lora", "lora fp32", "qlora 32K", "full", "layer engine", "two GPUs", "full on four"],
 )

@@ -122,9 +122,10 @@ def test_ctrl_c_ends_the_answer_without_a_traceback(started, monkeypatch):
 
 
 _INTERRUPTED = """
-import sys
+import signal, sys
 from app.cli import infer
 from app.cli.main import main
+signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background it is ignored
 slow, run = sys.argv[1:]
 infer.python_argv = lambda *arguments: (sys.executable, "-c", slow)
 sys.exit(main(["infer", run, "why?"]))

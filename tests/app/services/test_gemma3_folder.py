@@ -67,7 +67,7 @@ def test_a_rehearsal_passes_and_prints_planned_beside_measured(preset: Preset) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["adapters", "every weight"])
+@pytest.mark.parametrize("method", ["adapters", pytest.param("every weight", marks=pytest.mark.soak)])
 def test_longfit_train_ends_with_a_checkpoint_that_answers(preset: Preset, tmp_path: Path, method: str) -> None:
     runs = tmp_path / "runs"
     shape = json.dumps({**WHOLE, "text_config": {**TEXT, "vocab_size": 512}, "image_token_index": 511})

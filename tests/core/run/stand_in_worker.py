@@ -1,7 +1,8 @@
 """A worker without torch for tests of the supervisor: same channel, same directory, steps that take milliseconds.
 
 Run as `python -P stand_in_worker.py RUN_DIR`. data.json says how it behaves:
-steps, step_seconds, save_steps, fail_at, exit_code, vanish_at, ignore_sigterm, spawn_child, nonfinite_at, slow_save.
+steps, step_seconds, save_steps, fail_at, fail_with (once this file is there), exit_code, vanish_at, ignore_sigterm,
+spawn_child, nonfinite_at, slow_save.
 A checkpoint is a file checkpoints/step-N; the loss is a function of the step, so that curves can be compared.
 """
 
@@ -45,7 +46,7 @@ def train(channel, rank: int, checkpoints: Path, ways: dict) -> int:
         step += 1
         if step == ways.get("vanish_at"):
             os.kill(os.getpid(), signal.SIGKILL)
-        if step == ways.get("fail_at"):
+        if step == ways.get("fail_at") or os.path.exists(ways.get("fail_with", "")):
             error = MemoryError(f"no memory left for step {step}")
             if "memory_ended" in ways:
                 channel.failed(error, memory=ways["memory_ended"])

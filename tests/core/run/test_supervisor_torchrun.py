@@ -89,12 +89,14 @@ def test_killing_the_supervisor_while_torchrun_still_starts_leaves_nobody(tmp_pa
 
 
 def test_a_failing_rank_is_the_cause_not_the_rank_that_was_ended_after_it(tmp_path):
-    with two_ranks(tmp_path, fail_at=20) as (run, process, family):
+    sign = tmp_path / "fail now"  # not at a step: the first rank would reach it before the second one is there
+    with two_ranks(tmp_path, fail_with=str(sign)) as (run, process, family):
+        sign.touch()
         assert_all_gone(family, seconds=20)
         process.wait(5)
         state = read_state(run)
         assert (state.status, state.failure_kind) == ("failed", "oom")
-        assert "MemoryError: no memory left for step 20" in state.failure_message
+        assert "MemoryError: no memory left for step" in state.failure_message
 
 
 def test_stop_save_ends_torchrun_in_order(tmp_path):
