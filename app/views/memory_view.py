@@ -13,7 +13,7 @@ from typing import Any
 
 from app.views.format import format_bytes, format_deviation, format_share
 from app.views.series import DecimatedSeries
-from planner.measured import MEASURED_INSTANTS
+from planner.measured import MEASURED_INSTANTS, is_comparable
 
 DRIFT_FRACTION = 0.25  # above plan by more than this: something that was planned is probably not active
 
@@ -163,6 +163,7 @@ def _remark(peak: int, planned: int, suspects: str) -> str:
 def instant_memory_rows(memory: RankMemory, planned: Mapping[str, Any] | None) -> tuple[InstantMemoryRow, ...]:
     """What each instant held at most against what was planned for it. ``planned`` is one of plan.json's gpus."""
     by_instant = (planned or {}).get("allocated_bytes_by_instant", {})
+    terms = [(term["key"], term["instants"]) for term in (planned or {}).get("terms", ())]
     rows = []
     for measured, instants in MEASURED_INSTANTS.items():
         if measured not in memory.peaks:
@@ -173,7 +174,7 @@ def instant_memory_rows(memory: RankMemory, planned: Mapping[str, Any] | None) -
                 instant=measured,
                 measured_bytes=memory.peaks[measured],
                 planned_bytes=highest,
-                deviation=format_deviation(memory.peaks[measured], highest),
+                deviation=format_deviation(memory.peaks[measured], highest * is_comparable(measured, terms)),
             )
         )
     return tuple(rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from app.views.format import format_bytes
-from planner.measured import MEASURED_INSTANTS
+from planner.measured import MEASURED_INSTANTS, is_comparable
 from planner.types import Plan
 
 if TYPE_CHECKING:
@@ -48,8 +48,9 @@ def rehearsal_dict(rehearsal: Rehearsal) -> dict[str, Any]:
 def rehearsal_text(rehearsal: Rehearsal) -> str:
     plan = rehearsal.planned.plan
     lines = [f"{'':12} {'planned':>12} {'measured':>12} {'deviation':>10}"] if rehearsal.measured else []
+    terms = [(term.key, term.instants) for term in plan.worst_gpu.allocated.terms]
     lines += [
-        _line(instant, planned_bytes(plan, instant), reading.allocated_bytes)
+        _line(instant, planned_bytes(plan, instant), reading.allocated_bytes, compared=is_comparable(instant, terms))
         for instant, reading in rehearsal.measured.items()
     ]
     if rehearsal.failure is None:
@@ -70,8 +71,9 @@ def rehearsal_text(rehearsal: Rehearsal) -> str:
     return "\n".join(lines)
 
 
-def _line(name: str, planned: int, measured: int) -> str:
-    return f"{name:12} {format_bytes(planned):>12} {format_bytes(measured):>12} {_deviation(planned, measured)}"
+def _line(name: str, planned: int, measured: int, *, compared: bool = True) -> str:
+    deviation = _deviation(planned, measured) if compared else f"{'n/a':>10}"
+    return f"{name:12} {format_bytes(planned):>12} {format_bytes(measured):>12} {deviation}"
 
 
 def _deviation(planned: float, measured: float) -> str:

@@ -23,7 +23,8 @@ HEAP_HOLES_SHARE = 0.05  # freed blocks below malloc's mmap threshold stay resid
 
 def uses_mapped_weights(ctx: PlanContext) -> bool:
     """A checkpoint in the run's own dtype is mapped and used in place: it is resident from the first forward on.
-    Experts are not: a checkpoint has them one by one, and loading copies them into one parameter."""
+    Until then the page cache decides (planner/measured.py). Experts are not: a checkpoint has them one by one, and
+    loading copies them into one parameter."""
     same = ctx.config.dtype == ctx.model.checkpoint_dtype and ctx.model.experts is None
     return ctx.cluster.gpu.kind == "cpu" and same
 

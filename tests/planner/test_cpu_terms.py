@@ -6,15 +6,21 @@ from dataclasses import replace
 
 import pytest
 
+from planner.measured import is_comparable
+from planner.types import MemoryBreakdown
 from tests.planner.plans import SMOLLM2, cpu_cluster, plan_of
 
 MIB = 1024**2
 
 
-def load_bytes(dtype: str, checkpoint_dtype: str) -> int:
+def breakdown(dtype: str, checkpoint_dtype: str) -> MemoryBreakdown:
     model = replace(SMOLLM2, checkpoint_dtype=checkpoint_dtype)
     plan = plan_of({"lora": {"rank": 16}}, model=model, cluster=cpu_cluster(), dtype=dtype, max_length=256)
-    return plan.worst_gpu.allocated.bytes_at("load")
+    return plan.worst_gpu.allocated
+
+
+def load_bytes(dtype: str, checkpoint_dtype: str) -> int:
+    return breakdown(dtype, checkpoint_dtype).bytes_at("load")
 
 
 @pytest.mark.parametrize(
@@ -32,3 +38,10 @@ def test_a_checkpoint_in_another_dtype_is_held_beside_the_parameters(
 def test_the_measured_peak_of_loading() -> None:
     above = load_bytes("bfloat16", "float32") - load_bytes("bfloat16", "bfloat16")
     assert above / MIB == pytest.approx(256 + 513, abs=2)
+
+
+@pytest.mark.parametrize(("checkpoint_dtype", "expected"), [("float32", False), ("bfloat16", True)])
+def test_the_loading_of_mapped_weights_is_not_held_against_the_plan(checkpoint_dtype: str, expected: bool) -> None:
+    terms = [(term.key, term.instants) for term in breakdown("float32", checkpoint_dtype).terms]
+    assert is_comparable("load", terms) is expected
+    assert is_comparable("backward", terms)

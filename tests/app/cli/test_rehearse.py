@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from app.cli import rehearse as verb
 from app.cli.main import build_parser
+from app.services.hardware import parse_cluster
 from app.services.planning import plan_preset
 from app.services.rehearse import Measured, Rehearsal
+from app.views.rehearsal_view import rehearsal_text
 from planner.types import Preset
 
 PRESET = Preset(
@@ -65,3 +68,14 @@ def test_a_plan_beyond_host_memory_is_not_rehearsed_unasked(monkeypatch, capsys)
     said = capsys.readouterr().err
     assert "does not fit on this machine" in said
     assert "rehearsing" not in said  # nothing was begun
+
+
+@pytest.mark.parametrize(("cluster", "is_compared"), [("cpu", False), ("A10", True)])
+def test_the_loading_of_weights_that_a_run_would_map_is_no_comparison(cluster, is_compared):
+    preset = replace(PRESET, values={**PRESET.values, "dtype": "bfloat16"})
+    measured = {name: Measured(allocated_bytes=10**10, used_bytes=10**10) for name in ("load", "forward")}
+    planned = plan_preset(preset, cluster=parse_cluster(cluster))
+    load, forward = rehearsal_text(replace(answer(), planned=planned, measured=measured)).splitlines()[1:3]
+    assert load.endswith("%") is is_compared
+    assert load.endswith(" n/a") is not is_compared
+    assert forward.endswith("%")

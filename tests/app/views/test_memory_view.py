@@ -55,6 +55,14 @@ def test_instants_are_compared_with_the_highest_planned_instant_they_cover():
     ]
 
 
+def test_the_loading_of_mapped_weights_is_no_comparison():
+    """Their term begins after loading: what is resident before is the page cache's affair."""
+    measured = history(worker_row("load", 9), worker_row("backward", 11)).ranks[0]
+    for instants, deviation in ((["loss_backward"], "n/a"), (["load", "loss_backward"], "+50.0 %")):
+        planned = {**GPU, "terms": [{"key": "weights.base", "instants": instants}]}
+        assert [row.deviation for row in instant_memory_rows(measured, planned)] == [deviation, "+10.0 %"]
+
+
 def test_supervisor_rows_bring_gpus_and_resident_sets():
     memory = history(
         {
