@@ -9,7 +9,7 @@ from planner.effects import Drop, Effect, Scale, TermSpec, Work
 from planner.optimization import PlanContext
 from planner.parts.activations import SAVED, SAVED_BY_DOWN, SAVED_BY_MLP, both_layers
 from planner.parts.launches import ADAPTER_BACKWARD, ADAPTER_FORWARD, ADAPTER_RECOMPUTE, CASTS, launch_work
-from planner.parts.mlp_forward import forward_bytes
+from planner.parts.mlp_forward import attention_forward_bytes, forward_bytes
 from planner.parts.mlp_moments import MlpPath, Moment, fullest_moment, without_adapters
 from planner.parts.optimizer import trained_terms, trained_work
 from planner.parts.recompute import (
@@ -268,6 +268,18 @@ def _transients_of_adapters(
             )
         )  # fmt: skip
     return terms
+
+
+def attention_in_forward(ctx: PlanContext, *, drops: bool) -> int:
+    """Bytes a token beside the layer's input, where a forward saves nothing; ``drops``: with the adapters' dropout."""
+    setting, liger, path = ctx.config.adapters, ctx.config.optimization("liger"), None
+    if setting is not None:
+        knobs = setting.as_dict()
+        names = adapted_linears(knobs["targets"], ctx.model.linears)
+        dropout = knobs["dropout"] if drops else 0.0
+        path = _mlp_path(ctx, names, knobs["rank"], DTYPE_BYTES[knobs["adapter_dtype"]], dropout)
+    in_place = liger is not None and liger.as_dict()["rope"] is True
+    return attention_forward_bytes(ctx.sizes, path, rotates_in_place=in_place)
 
 
 def _at_the_fullest(ctx: PlanContext, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,4 +1,5 @@
-"""The fullest moment of one layer's MLP in forward, with adapters. Used by parts/adapters.py.
+"""The fullest moment of one layer's MLP in forward, with adapters, and of its attention. Used by parts/adapters.py and
+parts/tiled_mlp.py.
 
 Source: the order of peft's Linear.forward, ``base(x) + B(A(dropout(cast(x)))) * scaling``. Compared with the tensors
 that torch makes in tests/planner/test_against_engine.py and test_fused_projections.py. Sizes are bytes a token.
@@ -32,6 +33,14 @@ def forward_bytes(s: Sizes, path: MlpPath, *, saves: bool) -> int:
         waits = 2 * c * f if fused and not saves else 0  # what gate and up are halves of
         moments.append(beside + waits + product + _linear(s, path, f, s.d, saves=saves))
     return max(moments)
+
+
+def attention_forward_bytes(s: Sizes, path: MlpPath | None, *, rotates_in_place: bool) -> int:
+    """Of a forward that saves nothing, beside the layer's input: what goes into q, k and v, these, and the larger of
+    three pieces of q as it is rotated, and attention's output and its projection. ``path``: None without adapters."""
+    rotated = 0 if rotates_in_place else 3 * s.c * s.q
+    output = s.c * s.d if path is None or "o_proj" not in path.adapted else _linear(s, path, s.q, s.d, saves=False)
+    return s.c * (s.d + s.q + 2 * s.kv) + max(rotated, s.c * s.q + output)
 
 
 def _beside(s: Sizes, path: MlpPath, *, saves: bool) -> int:

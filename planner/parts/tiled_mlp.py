@@ -7,14 +7,16 @@ no tile's weight gradient is counted twice.
 
 from __future__ import annotations
 
+from typing import Any
+
 from planner.effects import Confine, Drop, Effect, Scale, TermSpec, Work
 from planner.optimization import PlanContext
-from planner.parts.activations import MLP_BACKWARD, SAVED_BY_MLP, both_layers
-from planner.parts.adapters import adapted_linears, adapter_effect
+from planner.parts.activations import MLP_BACKWARD, SAVED_BY_MLP, both_layers, evaluation_terms
+from planner.parts.adapters import adapted_linears, adapter_effect, attention_in_forward
 from planner.parts.mlp_moments import output_norm_backward
-from planner.parts.recompute import has_liger_norms, recomputes_last_layer
+from planner.parts.recompute import checkpointing_effect, has_liger_norms, last_norm_bytes, recomputes_last_layer
 from planner.parts.sizes import evaluation_tokens
-from planner.types import DTYPE_BYTES
+from planner.types import DTYPE_BYTES, Instant, OptimizationSetting
 
 MLP = ("gate_proj", "up_proj", "gate_up_proj", "down_proj")
 OF_ONE_TILE = (
@@ -61,6 +63,7 @@ def tiled_mlp_effect(ctx: PlanContext, *, tiles: int) -> Effect:
                 if recomputes
                 else ()
             ),
+            *_attention_beyond_tiles(ctx, tiles),
             TermSpec(
                 key="evaluation.tiles", part="activations", instants=frozenset({"evaluation_forward"}),
                 bytes=5 * evaluated - 4 * evaluated // tiles,
@@ -99,6 +102,41 @@ def tiled_mlp_effect(ctx: PlanContext, *, tiles: int) -> Effect:
     )  # fmt: skip
 
 
+def _attention_beyond_tiles(ctx: PlanContext, tiles: int) -> tuple[TermSpec, ...]:
+    """Where a forward saves nothing and tiles are small, attention is the fullest moment of a layer, or the last norm
+    that of the forward."""
+    s, tokens = ctx.sizes, evaluation_tokens(ctx)
+    one, evaluated = s.c * s.d * s.T, s.c * s.d * tokens
+    of_tile = {spec.key: spec.bytes // tiles for spec in _whole_mlp(ctx)}
+    in_evaluation = 5 * evaluated - 4 * evaluated // tiles + sum(of_tile.get(key, 0) for key in IN_EVALUATION)
+    in_forward = 3 * one - 2 * one // tiles + sum(of_tile.get(key, 0) for key in IN_FORWARD)
+    checkpointing = ctx.config.optimization("gradient_checkpointing")
+    kept = s.c * s.q if checkpointing and checkpointing.as_dict()["save_attention"] else 0
+    evaluated_attention = (2 * s.c * s.d + attention_in_forward(ctx, drops=False)) * tokens
+    moments: list[tuple[str, Instant, int]] = [
+        ("evaluation.attention", "evaluation_forward", evaluated_attention - in_evaluation)
+    ]
+    if recomputes_last_layer(ctx):
+        attention = max(attention_in_forward(ctx, drops=True) - kept, last_norm_bytes(ctx)) * s.T
+        moments.append(("layer_forward.attention", "layer_forward", attention - in_forward))
+    return tuple(
+        TermSpec(
+            key=key, part="activations", instants=frozenset({instant}), bytes=max(0, beyond),
+            formula="normed input, q, k, v, and q as it is rotated, or attention's output and its projection, where "
+            "they are more than is there beside a tile",
+        )
+        for key, instant, beyond in moments
+    )  # fmt: skip
+
+
+def _whole_mlp(ctx: PlanContext) -> tuple[TermSpec, ...]:
+    """What the MLP without tiles holds in forward and evaluation."""
+    setting = ctx.config.adapters
+    if setting is None:
+        return (*checkpointing_effect(ctx).add, *evaluation_terms(ctx.sizes, evaluation_tokens(ctx)))
+    return adapter_effect(ctx, **_knobs(setting)).add
+
+
 def _norm_beyond_tiles(ctx: PlanContext, tiles: int) -> int:
     """With small tiles the norm before the MLP is the fullest moment of its backward: five fp32 pieces of its input and
     the residual's gradient. Liger's writes over what is there."""
@@ -117,12 +155,15 @@ def _of_adapters(ctx: PlanContext) -> int:
     setting = ctx.config.adapters
     if setting is None:
         return 0
-    knobs = {name: setting.as_dict()[name] for name in ("rank", "targets", "dropout", "adapter_dtype")}
     scaled = {*(f"layer.{piece}" for piece in OF_ONE_TILE), *IN_BACKWARD}
     return sum(
-        spec.bytes for spec in adapter_effect(ctx, **knobs).add
+        spec.bytes for spec in adapter_effect(ctx, **_knobs(setting)).add
         if spec.key in scaled and "layer_backward" in spec.instants
     )  # fmt: skip
+
+
+def _knobs(setting: OptimizationSetting) -> dict[str, Any]:
+    return {name: setting.as_dict()[name] for name in ("rank", "targets", "dropout", "adapter_dtype")}
 
 
 def _trained(ctx: PlanContext) -> tuple[int, int]:
