@@ -149,6 +149,8 @@ def merge(config: RunConfig, checkpoint: Path, into: Path) -> dict[str, int]:
     for part in (model_config, model_config.get_text_config()):
         part.dtype = dtype
     model_config.save_pretrained(into)
+    for file in into.glob("*.safetensors"):
+        shutil.copymode(into / "config.json", file)  # safetensors keeps a file to its owner
     for name in (*_BESIDE, *TOKENIZER_FILES):
         saved = checkpoint / name
         path = saved if saved.is_file() else _cached(config.model, name)

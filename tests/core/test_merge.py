@@ -56,6 +56,8 @@ def test_merged_logits_are_those_of_base_and_adapter(lora_run, tiny_model_dir, t
     assert answer["merged"] == 2 * 7
     assert (logits(got) - logits(want)).abs().max() < 1e-5
     assert (logits(got) - logits(AutoModelForCausalLM.from_pretrained(tiny_model_dir))).abs().max() > 1e-2
+    config, weights = (tmp_path / "merged" / name for name in ("config.json", "model.safetensors"))
+    assert weights.stat().st_mode == config.stat().st_mode
     text = "name three long documents"
     saved, base = (AutoTokenizer.from_pretrained(path) for path in (tmp_path / "merged", tiny_model_dir))
     assert (saved(text)["input_ids"], saved.chat_template) == (base(text)["input_ids"], base.chat_template)
