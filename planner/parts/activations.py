@@ -81,7 +81,7 @@ def saved_terms(s: Sizes, model: ModelSpec) -> tuple[TermSpec, ...]:
         saved("attention.qk_norm", (4 * width + 4 * heads) * s.T, "4(q + kv + H + K) * T: q and k in fp32 before norm")
         saved("trainable.attention.qk_norm", n * width * s.T, f"{n}(q + kv) * T: normed q and k, for their weights")
         if s.is_half:
-            terms.append(_qk_norm_backward(s, model))
+            terms.append(qk_norm_backward(s, model))
     saved("mlp", 3 * c * s.f * s.T, f"3 * {c}f * T: gate, up, silu(gate)", SAVED_BY_MLP)
     saved("trainable.norm1", n * s.d * s.T, f"{n}d * T: normed input, for the norm's weight")
     saved("trainable.norm2", n * s.d * s.T, f"{n}d * T: normed input of the MLP, for the norm's weight", SAVED_BY_MLP)
@@ -95,19 +95,24 @@ def saved_terms(s: Sizes, model: ModelSpec) -> tuple[TermSpec, ...]:
     return tuple(terms)
 
 
-def _qk_norm_backward(s: Sizes, model: ModelSpec) -> TermSpec:
-    """What the backward of q's norm, the last of the two, holds beyond the kernel's, which is over by then."""
+def qk_norm_backward(
+    s: Sizes, model: ModelSpec, *, key: str = "attention_backward.qk_norm", of_adapters: int = 0
+) -> TermSpec:  # fmt: skip
+    """What the backward of q's norm, the last of the two, holds beyond the kernel's, which is over by then.
+    ``of_adapters``: bytes a token that are there with them, less those that are gone."""
     kernel = sum(
         spec.bytes for spec in transient_terms(s) if spec.key == "attention_backward.gradients"
     ) + s.c * (2 * s.num_q + 2 * s.num_kv) + 4 * s.num_lse + 4 * (s.q + s.kv) * s.T  # fmt: skip
     # Gemma 3 projects q, k and v before it norms any, so that gradients of k and v wait for the norm of q
     waiting = 2 * s.c * s.kv if model.family == gemma3.TEXT else 0
-    own = (24 * s.q + waiting) * s.T
+    own = (24 * s.q + waiting + of_adapters) * s.T
+    per_token = f"24q{f' + 2 * {s.c}kv' if waiting else ''}{f' {of_adapters:+}' if of_adapters else ''}"
     return TermSpec(
-        key="attention_backward.qk_norm", part="activations", instants=ATTENTION_BACKWARD,
-        bytes=max(0, own - kernel),
-        formula=f"(24q{f' + 2 * {s.c}kv' if waiting else ''}) * T: five pieces of q in fp32, and its copy"
-        f"{', gradients of k and v' if waiting else ''}; less {kernel} of the kernel, whose tensors are gone",
+        key=key, part="activations", instants=ATTENTION_BACKWARD, bytes=max(0, own - kernel),
+        formula=f"({per_token}) * T: five pieces of q in fp32, and its copy"
+        f"{', gradients of k and v' if waiting else ''}"
+        f"{', the gradient of what went into k and v, less their own copies of it' if of_adapters else ''}; less "
+        f"{kernel} of the kernel, whose tensors are gone",
     )  # fmt: skip
 
 

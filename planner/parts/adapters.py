@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from planner.effects import Drop, Effect, Scale, TermSpec, Work
+from planner.gemma3 import TEXT
 from planner.optimization import PlanContext
-from planner.parts.activations import SAVED, SAVED_BY_DOWN, SAVED_BY_MLP, both_layers
+from planner.parts.activations import SAVED, SAVED_BY_DOWN, SAVED_BY_MLP, both_layers, qk_norm_backward
 from planner.parts.launches import ADAPTER_BACKWARD, ADAPTER_FORWARD, ADAPTER_RECOMPUTE, CASTS, launch_work
 from planner.parts.mlp_forward import attention_forward_bytes, forward_bytes
 from planner.parts.mlp_moments import MlpPath, Moment, fullest_moment, without_adapters
@@ -121,6 +122,7 @@ def adapter_effect(ctx: PlanContext, *, rank: int, targets: str, dropout: float,
             *trained_terms(ctx, "adapters", trained),
             *_saved_by_adapters(ctx, s, names, rank, dropout, element),
             *_transients_of_adapters(ctx, s, names, rank, element, dropout),
+            *_qk_norm_of_adapters(ctx, names, own_copies=dropout > 0 or (s.is_half and element == 4), element=element),
         ),
         drop=(
             Drop(key="layer_forward.last", formula="replaced by what the adapters hold"),
@@ -134,6 +136,7 @@ def adapter_effect(ctx: PlanContext, *, rank: int, targets: str, dropout: float,
             Drop(key="logits.trainable_hidden", formula="the head is frozen"),
             Drop(key="final_norm.trainable", formula="the last norm is frozen"),
             Drop(key="layer_backward.post_norm", formula="replaced by what the adapters hold"),
+            Drop(key="attention_backward.qk_norm", formula="replaced by what the adapters hold"),
         ),
         scale=tuple(
             Scale(
@@ -280,6 +283,19 @@ def attention_in_forward(ctx: PlanContext, *, drops: bool) -> int:
         path = _mlp_path(ctx, names, knobs["rank"], DTYPE_BYTES[knobs["adapter_dtype"]], dropout)
     in_place = liger is not None and liger.as_dict()["rope"] is True
     return attention_forward_bytes(ctx.sizes, path, rotates_in_place=in_place)
+
+
+def _qk_norm_of_adapters(
+    ctx: PlanContext, names: tuple[str, ...], *, own_copies: bool, element: int
+) -> tuple[TermSpec, ...]:  # fmt: skip
+    """When q's norm runs backward, k and v are through: the gradient that they give their input is there, and what they
+    kept of it for themselves is gone. Gemma 3 norms before it projects backward."""
+    s, model = ctx.sizes, ctx.model
+    if not model.qk_norm or not norm_copies_input(ctx):
+        return ()
+    gone = _saved_element(ctx, element) * s.d * len({"k_proj", "v_proj"} & set(names)) if own_copies else 0
+    of_adapters = 0 if model.family == TEXT else s.c * s.d - gone
+    return (qk_norm_backward(s, model, key="attention_backward.adapter", of_adapters=of_adapters),)
 
 
 def _at_the_fullest(ctx: PlanContext, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -66,3 +66,15 @@ def test_what_the_loss_holds_is_planned_in_training_and_in_evaluation(verified: 
         if difference.instant in ("forward_loss", "evaluation")
     }
     assert max(errors.values()) <= 0.0003, max(errors, key=lambda key: errors[key])
+
+
+def test_attention_backward_of_models_that_norm_q_and_k_with_adapters(verified: list[Verified]) -> None:
+    errors = {
+        (one.case.resolved.model.name, one.case.title): abs(difference.error)
+        for one in verified
+        for difference in one.differences
+        if difference.instant == "attention_backward" and one.case.resolved.config.engine == "module"
+        and one.case.resolved.config.adapters is not None and one.case.resolved.model.family == "qwen3"
+    }  # fmt: skip
+    assert len(errors) == 8
+    assert max(errors.values()) <= 0.0006, errors
