@@ -10,6 +10,8 @@ from urllib.parse import urlencode
 
 import gradio as gr
 
+from app.gui.data_actions import DataActions
+from app.gui.data_tab import DataTab, build_data_tab
 from app.gui.launcher import Launcher
 from app.gui.messages import shown_to_the_user
 from app.gui.plan_actions import load_form
@@ -23,9 +25,14 @@ from app.gui.runs_tab import RunsTab, build_runs_tab
 from app.services.presets import preset_names
 
 _REPLACE_ADDRESS = "(query) => { if (query) window.history.replaceState(null, '', query); }"
+# what the Data tab reads may become known only after another tab came to front
+_FOLLOW_DATA = """(query) => {
+    if (query && new URLSearchParams(location.search).get('tab') === 'data')
+        window.history.replaceState(null, '', query);
+}"""
 _PROGRESS = gr.Progress()
 _QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-_TABS = ("plan", "run", "runs", "presets")
+_TABS = ("plan", "run", "runs", "presets", "data")
 
 
 def build_page(*, runs_root: Path, needs_token: bool) -> gr.Blocks:
@@ -42,6 +49,8 @@ def build_page(*, runs_root: Path, needs_token: bool) -> gr.Blocks:
                 runs = build_runs_tab(RunsActions(actions))
             with gr.Tab("Presets", id="presets") as presets_pane:
                 presets = build_presets_tab()
+            with gr.Tab("Data", id="data") as data_pane:
+                data = build_data_tab(DataActions(), plan.form)
         gr.HTML(_foot(runs_root), elem_id="foot")
 
         def restore_front(request: gr.Request) -> list[Any]:
@@ -72,21 +81,24 @@ def build_page(*, runs_root: Path, needs_token: bool) -> gr.Blocks:
             [run.run, tabs, run.address], **_QUIET,
         ).then(None, run.address, None, js=_REPLACE_ADDRESS, **_QUIET)  # fmt: skip
         run.show_after(started)
-        plan.restore_on(page)
+        plan_restored = plan.restore_on(page)
         restored = page.load(restore_front, None, [run.run, tabs, runs.address, runs.timer], **_QUIET)
         run.show_after(restored)
         runs.show_after(restored)
         presets.restore_on(page)
         _wire_runs(runs, run, tabs)
         _wire_presets(presets, plan, tabs)
+        data.fill_after(plan_restored)
+        _wire_data(data, plan, data_pane)
         # The address names what is in front, so that reload and bookmarks lead back to it.
         for pane, address in (
             (plan_pane, plan.address), (run_pane, run.address), (runs_pane, runs.address),
             (presets_pane, presets.address),
         ):  # fmt: skip
             pane.select(None, address, None, js=_REPLACE_ADDRESS, **_QUIET)
-            is_list = pane is runs_pane
-            pane.select(lambda is_list=is_list: gr.Timer(active=is_list), None, runs.timer, **_QUIET)
+        for pane in (plan_pane, run_pane, runs_pane, presets_pane, data_pane):
+            is_front = pane is runs_pane
+            pane.select(lambda is_front=is_front: gr.Timer(active=is_front), None, runs.timer, **_QUIET)
         runs.show_after(runs_pane.select(lambda: "", None, runs.message, **_QUIET))
         presets.list_after(presets_pane.select(lambda: "", None, presets.message, **_QUIET))
         run.run.input(lambda run_id: f"?run={run_id}", run.run, run.address, **_QUIET).then(
@@ -125,6 +137,15 @@ def _wire_presets(presets: PresetsTab, plan: PlanTab, tabs: gr.Tabs) -> None:
     front = gr.Textbox(visible="hidden", elem_id="opened-address")
     opened = presets.open.click(open_preset, presets.chosen, [tabs, front, *plan.form.inputs], **_QUIET)
     plan.plan_after(opened.success(None, front, None, js=_REPLACE_ADDRESS, **_QUIET))
+
+
+def _wire_data(data: DataTab, plan: PlanTab, pane: gr.Tab) -> None:
+    """Its inputs are the plan's: each follows the other. What is read stands in the address."""
+    edited, begun = data.wire()
+    plan.plan_after(edited)
+    filled = data.fill_after(pane.select(None, data.address, None, js=_REPLACE_ADDRESS, **_QUIET))
+    for event in (edited, begun, filled):
+        event.then(None, data.address, None, js=_FOLLOW_DATA, **_QUIET)
 
 
 def _head(needs_token: bool) -> str:

@@ -41,8 +41,11 @@ class PlanTab:
         """After the form has changed by program: plan it and search better combinations."""
         return self._then_recommend(event.then(show_plan, self.form.inputs, self._outputs, **_QUIET))
 
-    def restore_on(self, page: gr.Blocks) -> None:
-        self.plan_after(page.load(restore, None, self.form.inputs, **_QUIET))
+    def restore_on(self, page: gr.Blocks) -> gr.events.Dependency:
+        """Returns the event after which the form is that of the address."""
+        restored = page.load(restore, None, self.form.inputs, **_QUIET)
+        self.plan_after(restored)
+        return restored
 
     def plan_on_input(self) -> None:
         """Plan whenever a person changes the form; the last change wins."""

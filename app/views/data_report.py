@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.views.format import format_count, format_share
 from core.data.report import problem_lines
+
+if TYPE_CHECKING:
+    from app.services.draft import Draft
 
 _FATES = (
     ("kept", "kept whole"),
@@ -19,6 +22,19 @@ _FATES = (
     ("bad", "bad"),
 )
 _MAX_FILES = 8
+
+
+def asked_of(draft: Draft) -> str:
+    """What a report depends on; equal for two drafts that read alike."""
+    keys = ("data", "model", "max_length", "packing", "seed")
+    return repr([draft.values.get(key) for key in keys])
+
+
+def asked_words(draft: Draft) -> str:
+    """``a.jsonl for rows of 8192 tokens of Qwen/Qwen2.5-7B-Instruct``."""
+    sources = draft.get("data.train") or ()
+    named = ", ".join([sources] if isinstance(sources, str) else map(str, sources)) or "no data yet (set data.train)"
+    return f"{named} for rows of {draft.get('max_length')} tokens of {draft.get('model')}"
 
 
 def fate_rows(part: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -104,6 +120,18 @@ def preview_lines(row: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def held_out_words(report: Mapping[str, Any]) -> str:
+    """What is kept aside for evaluation; empty when nothing is."""
+    train = report["train"]
+    if train is None or "held_out_rows" not in train:
+        return ""
+    held_out, kept = report["stores"]["eval"], report["stores"]["train"]
+    return (
+        f"held out for evaluation: {format_count(train['held_out_rows'])} distinct rows, "
+        f"{format_count(held_out['tokens'])} tokens; left to train on: {format_count(kept['tokens'])} tokens"
+    )
+
+
 def data_summary(report: Mapping[str, Any]) -> str:
     """What a person should know before training starts: a line of counts, and the remarks."""
     part = report["train"]
@@ -134,12 +162,8 @@ def data_report_text(
     names = [name for name in ("train", "eval") if report.get(name)]
     blocks = [_part_text(name, report[name], ascii_only, with_problems) for name in names]
     train = report["train"]
-    if train is not None and "held_out_rows" in train:
-        held_out, kept = report["stores"]["eval"], report["stores"]["train"]
-        blocks.append(
-            f"held out for evaluation: {format_count(train['held_out_rows'])} distinct rows, "
-            f"{format_count(held_out['tokens'])} tokens; left to train on: {format_count(kept['tokens'])} tokens"
-        )
+    if held_out := held_out_words(report):
+        blocks.append(held_out)
     shown = train["preview"][:rows] if train is not None else []
     if shown:
         blocks.append("first rows (lines marked > are to be predicted)")

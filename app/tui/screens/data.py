@@ -22,6 +22,8 @@ from app.tui.widgets.plain import Plain, visible
 from app.tui.widgets.plain_table import PlainTable
 from app.tui.widgets.top_bar import TopBar
 from app.views.data_report import (
+    asked_of,
+    asked_words,
     fate_rows,
     file_rows,
     histogram_rows,
@@ -164,19 +166,6 @@ class DataScreen(Screen[None]):
         status = self.query_one("#data-status", Plain)
         status.update(words)
         status.set_classes(role)
-
-
-def asked_of(draft: Draft) -> str:
-    """What a report depends on; equal for two drafts that read alike."""
-    keys = ("data", "model", "max_length", "packing", "seed")
-    return repr([draft.values.get(key) for key in keys])
-
-
-def asked_words(draft: Draft) -> str:
-    """``a.jsonl for rows of 8192 tokens of Qwen/Qwen2.5-7B-Instruct``."""
-    sources = draft.get("data.train") or ()
-    named = ", ".join([sources] if isinstance(sources, str) else map(str, sources)) or "no data yet (set data.train)"
-    return f"{named} for rows of {draft.get('max_length')} tokens of {draft.get('model')}"
 
 
 def _table_rows(name: str, part: Mapping[str, Any]) -> list[tuple[str, tuple[str, ...]]]:
