@@ -85,10 +85,15 @@ def _progress(reading: Reading, asked: str) -> str:
 
 
 def _outcome(reading: Reading) -> str:
-    if reading.problem is not None:
-        return error_html(reading.problem, word="REFUSED" if reading.report is not None else "NOT READ")
-    assert reading.report is not None
-    train: Mapping[str, Any] = reading.report["train"]
+    error, report = reading.problem, reading.report
+    if error is not None and report is not None:
+        if report["train"]["problems"]["count"]:  # the report names the bad rows
+            error = LongfitError(error.what, fix=error.fix)
+        return error_html(error, word="REFUSED")
+    if error is not None:
+        return error_html(error, word="NOT READ")
+    assert report is not None
+    train: Mapping[str, Any] = report["train"]
     words = " ".join([f"{token_words(train)}.", *train["remarks"]])
     return (
         '<div role="status" class="verdict role-success"><strong class="word">READ</strong> '

@@ -5,6 +5,7 @@ Pictures at both sizes go to LONGFIT_SCREENSHOTS when it is set.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,3 +101,40 @@ def test_a_preset_is_shown_as_swift_saved_and_opened_in_plan(browser: Any, addre
             seen.wait_for("#command", f"longfit plan {name}")
             page.wait_for_function("name => location.search === '?preset=' + name", arg=name)
             assert seen.complaints == []
+
+
+def test_data_is_read_in_the_background_and_kept_over_a_reload(browser: Any, address: str, project: Path) -> None:
+    from tests.core.train.tiny_llama import save_tiny_llama
+
+    save_tiny_llama(project / "model")
+    rows = [
+        {
+            "messages": [
+                {"role": "user", "content": f"name {i}"},
+                {"role": "assistant", "content": "long " * (1 + i % 9)},
+            ]
+        }
+        for i in range(50)
+    ]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (project / "good.jsonl").write_text(text, "utf-8")
+    (project / "bad.jsonl").write_text(text + '{"broken\n', "utf-8")
+    edits = "preset=demo-smollm2&set=data.train%3D%5Bgood.jsonl%5D&set=model%3Dmodel&set=max_length%3D64"
+    with visit(browser, f"{address}?tab=data&{edits}") as seen:
+        page = seen.page
+        seen.wait_for("#data-status", "Read reads good.jsonl for rows of 64 tokens of model")
+        press(seen, "#data-read")
+        seen.wait_for("#data-report", "kept whole")
+        seen.reload()
+        seen.wait_for("#data-report", "kept whole")
+        page.fill("#data-sources textarea", "bad.jsonl")
+        page.press("#data-sources textarea", "Tab")
+        seen.wait_for("#data-status", "Read reads bad.jsonl")
+        page.wait_for_function("location.search.includes('tab=data') && location.search.includes('bad.jsonl')")
+        press(seen, "#data-read")
+        seen.wait_for("#data-report", "bad.jsonl:51: not valid JSON")
+        for width, height in SIZES:
+            page.set_viewport_size({"width": width, "height": height})
+            assert_fits(seen, "data")
+        page.get_by_role("tab", name="Plan").first.click()
+        seen.wait_for("#command", "bad.jsonl")

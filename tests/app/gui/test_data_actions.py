@@ -99,8 +99,8 @@ def test_progress_is_told(prepared: threading.Event) -> None:
 
 def test_refused_rows_have_a_report_and_a_missing_file_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     errors = iter([
-        DataRefused("1 row of 4 cannot be used.", report=part()), ConfigError("There is no file x.jsonl."),
-        RuntimeError("a fault"),
+        DataRefused("1 row of 4 cannot be used.", why="<b>.jsonl:3", fix="Mend it.", report=part()),
+        ConfigError("There is no file x.jsonl."), RuntimeError("a fault"),
     ])  # fmt: skip
 
     def prepare(config: Any, *, on_progress: Any) -> PreparedData:
@@ -113,6 +113,7 @@ def test_refused_rows_have_a_report_and_a_missing_file_has_none(monkeypatch: pyt
     wait_until_over(actions, form)
     refused = actions.view(form)
     assert ">REFUSED<" in refused.status
+    assert "1 row of 4 cannot be used. Mend it." in refused.status
     assert "&lt;b&gt;.jsonl:3: not valid JSON" in refused.report
     for words in ("There is no file x.jsonl.", "Reading ended without a report."):
         actions.read(form)
