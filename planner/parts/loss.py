@@ -105,11 +105,11 @@ def chunked_loss_effect(ctx: PlanContext, *, chunk_tokens: int) -> Effect:
             ),
             TermSpec(
                 key="fused_loss.backward", part="activations", instants=frozenset({"loss_backward"}),
-                bytes=s.c * head + max(through_norm, 4 * head + 2 * s.c * s.d * s.T) - normed,
+                bytes=s.c * head + max(through_norm - normed, 4 * head + s.c * s.d * s.T),
                 formula=f"({in_norm} + 2 * {s.c})d * T: gradient of the hidden states on its way through the last norm"
                 + (
-                    f"; or 4V * d, the head's gradient in fp32, if larger; and {s.c}V * d, its cast; "
-                    f"- {s.normed}d * T: what the norm kept for its weight"
+                    f" - {s.normed}d * T: what the norm kept for its weight; or {s.c}d * T and 4V * d, the head's "
+                    f"gradient in fp32, if larger; and {s.c}V * d, its cast"
                     if is_full
                     else ""
                 ),
