@@ -41,7 +41,7 @@ BF16: dict[str, Any] = {"lora": {"rank": 64, "adapter_dtype": "bfloat16"}}
 FP32: dict[str, Any] = {"lora": {"rank": 64, "adapter_dtype": "float32"}, "autocast": True}
 MODEL_NAMES = (
     "Qwen/Qwen3-30B-A3B",
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ("Qwen/Qwen1.5-MoE-A2.7B", "mistralai/Mixtral-8x7B-v0.1")),
+    *(pytest.param(name, marks=pytest.mark.soak) for name in ("Qwen/Qwen1.5-MoE-A2.7B", "mistralai/Mixtral-8x7B-v0.1")),
 )
 RUNS: dict[str, dict[str, Any]] = {
     "bf16 adapters, checkpointing": {**BF16, **LEAN, "max_length": 8192},
@@ -76,7 +76,7 @@ def test_a_gpu_step_in_bf16(shape: str, method: str, policy: str, monkeypatch: p
 
 
 @pytest.mark.parametrize("run", RUNS)
-@pytest.mark.parametrize("name", [MODEL_NAMES[0], *(pytest.param(n, marks=pytest.mark.soak) for n in MODEL_NAMES[1:])])
+@pytest.mark.parametrize("name", MODEL_NAMES)
 def test_a_plan_of_adapters_holds_what_a_dry_run_holds(name: str, run: str) -> None:
     values = {"model": name, "engine": "module", "data": {"train": ["random"]}, **RUNS[run]}
     resolved = resolve(Preset(name=run, description="", values=values), cluster=parse_cluster("H200"))
