@@ -85,7 +85,10 @@ async def test_save_writes_what_the_plan_screen_has_and_duplicate_the_preset_its
     assert Path(copied.path).parent == home / "config" / "longfit" / "presets"
 
 
-@pytest.mark.parametrize("target", ["swift", "axolotl", "llamafactory", "hf", "yaml"])
+OTHER_TOOLS = [pytest.param(tool, marks=pytest.mark.soak) for tool in ("axolotl", "llamafactory", "hf")]
+
+
+@pytest.mark.parametrize("target", ["swift", "yaml", *OTHER_TOOLS])
 async def test_written_files_come_back_as_the_same_preset(target, home):
     preset = load_preset("qwen2.5-7b-16k-2x24g")
     app = LongfitApp(preset=preset)
