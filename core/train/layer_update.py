@@ -26,9 +26,7 @@ class LayerUpdate:
         self.num_parts_in_backward = 0  # updated so far while a backward ran: the evidence
         self._optimizer, self._world = optimizer, world
         self._parts = [part for part in _parts(model) if part]
-        self._missing = [len(part) for part in self._parts]
-        self._next = 0
-        self._norms: list[tuple[Tensor, Tensor]] = []
+        self._begin()
         for index, part in enumerate(self._parts):
             for parameter in part:
                 parameter.register_post_accumulate_grad_hook(lambda _, index=index: self._arrived(index))
@@ -39,8 +37,14 @@ class LayerUpdate:
         for index in range(self._next, len(self._parts)):
             self._update(index)
         own, summed = (torch.linalg.vector_norm(torch.stack(norms)) for norms in zip(*self._norms))
-        self._missing, self._next, self._norms = [len(part) for part in self._parts], 0, []
+        self._begin()
         return own, summed
+
+    def _begin(self) -> None:
+        """A step: no gradient has arrived."""
+        self._missing = [len(part) for part in self._parts]
+        self._next = 0  # the part to be updated
+        self._norms: list[tuple[Tensor, Tensor]] = []
 
     def _arrived(self, index: int) -> None:
         """A gradient of part ``index`` is complete (torch calls it once a backward, tied weights with their sum)."""
