@@ -10,7 +10,7 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 help:
 	@echo "make demo   train a real small model on real documents, watched (sets everything up)"
 	@echo "make test   lint, types, contracts, tests (sets everything up)"
-	@echo "make soak   the long proofs: kills, faults, big sweeps"
+	@echo "make soak   the long proofs: kills, faults, big sweeps, properties on new examples"
 	@echo "make check  lint, types and contracts only"
 
 setup:
@@ -30,6 +30,7 @@ test: check
 
 soak: setup
 	$(BIN)/python -m pytest -q -m soak
+	$(BIN)/python -m pytest -q -m "not soak and not gpu" --hypothesis-profile=search $$(grep -rl hypothesis tests --include="test_*.py")
 
 format: setup
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

@@ -1,5 +1,8 @@
 """For all tests: one thread a process. Two workers of pytest-xdist then share two cores without getting in each other's
-way, and sums are formed in the same order everywhere."""
+way, and sums are formed in the same order everywhere.
+
+Hypothesis draws the same examples in every run, so that what lands does not depend on luck; ``make soak`` draws others,
+and more of them (``--hypothesis-profile=search``)."""
 
 from __future__ import annotations
 
@@ -8,8 +11,13 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("search", derandomize=False, deadline=None, print_blob=True)
+settings.load_profile("same")
 
 
 @pytest.fixture(autouse=True, scope="module")

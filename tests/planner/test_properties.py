@@ -78,7 +78,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-PROFILE = settings(max_examples=60, deadline=None)
+PROFILE = settings(max_examples=60 if settings.default.derandomize else 3000, deadline=None)
 
 
 @given(cases())
