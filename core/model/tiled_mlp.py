@@ -38,11 +38,12 @@ class TiledForward:
         self.num_tiles = num_tiles
         self.num_calls = 0
         self._forward: Callable[[Tensor], Tensor] = module.forward
-        self._trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self._module = module
 
     def __call__(self, x: Tensor) -> Tensor:
         self.num_calls += 1
-        out: Tensor = _Tiled.apply(x, self._forward, self.num_tiles, *self._trained)
+        trained = [p for p in self._module.parameters() if p.requires_grad]  # as they are now: `fsdp` exchanges them
+        out: Tensor = _Tiled.apply(x, self._forward, self.num_tiles, *trained)
         return out
 
 

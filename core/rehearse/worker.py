@@ -108,8 +108,7 @@ class RehearsalWorker(Worker):
         from core.parallel.mesh import build_mesh
         from core.rehearse.random_model import random_model
         from core.rehearse.rows import LongestRows
-        from core.train.build import build_setup
-        from core.train.optimizer import build_optimizer
+        from core.train.build import build_setup, optimizer_of, weights_device
         from core.train.report import Reports
         from core.train.trainer import Trainer
 
@@ -119,14 +118,9 @@ class RehearsalWorker(Worker):
             self.channel.event(type, **data)
 
         with self.meter.during("load"):
-            model, spec = random_model(config, model_config, device)
+            model, spec = random_model(config, model_config, weights_device(config, device))
             setup = build_setup(config, spec, model, mesh, device, emit, REGISTRY)
-            optimizer = build_optimizer(
-                setup.model, optim=config.optim, learning_rate=config.learning_rate, weight_decay=config.weight_decay,
-                betas=(config.adam_beta1, config.adam_beta2), epsilon=config.adam_epsilon,
-                master_weights=config.master_weights, projection=setup.projection, seed=config.seed,
-            )  # fmt: skip
-            setup.optimizer = optimizer
+            optimizer = optimizer_of(setup)
         torch.manual_seed(config.seed + 1 + mesh.rank)
 
         def rows(samples: int, count: int) -> LongestRows:

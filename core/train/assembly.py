@@ -20,10 +20,9 @@ from core.optimizations import REGISTRY
 from core.parallel.mesh import Mesh
 from core.run.channel import RunChannel
 from core.run.directory import RunDirectory
-from core.train.build import build_setup
+from core.train.build import build_setup, optimizer_of, weights_device
 from core.train.checkpoint import newest_valid
 from core.train.memory import MemoryMeter
-from core.train.optimizer import build_optimizer
 from core.train.progress import Origin, installed_versions
 from core.train.report import Reports
 from core.train.saver import Saver
@@ -64,21 +63,10 @@ def build_trainer(
 
     tell("phase", name="load")
     with meter.during("load"):
-        model, spec = load_model(config, device)
+        model, spec = load_model(config, weights_device(config, device))
         setup = build_setup(config, spec, model, mesh, device, emit, REGISTRY)
         _refuse_float16_parameters(setup.model)
-        optimizer = build_optimizer(
-            setup.model,
-            optim=config.optim,
-            learning_rate=config.learning_rate,
-            weight_decay=config.weight_decay,
-            betas=(config.adam_beta1, config.adam_beta2),
-            epsilon=config.adam_epsilon,
-            master_weights=config.master_weights,
-            projection=setup.projection,
-            seed=config.seed,
-        )
-        setup.optimizer = optimizer
+        optimizer = optimizer_of(setup)
     # The adapters are equal on every rank; from here on each rank draws its own dropout masks.
     torch.manual_seed(config.seed + 1 + mesh.rank)
     tell("phase", name="data")

@@ -14,6 +14,7 @@ from core.loss.head_loss import StockLoss
 from core.optimizations.evidence import Evidence
 from core.optimizations.flash_attention import FlashAttention
 from core.parallel.mesh import Mesh
+from core.train.optimizer import build_optimizer
 from core.train.setup import TrainingSetup
 from planner.errors import ConfigError
 from planner.layer_policy import CARRIED_OUT, layer_engine_obstacle
@@ -64,6 +65,25 @@ def build_setup(
 
         setup.layer_engine = LayerEngine(setup)
     return setup
+
+
+def weights_device(config: RunConfig, device: torch.device) -> torch.device:
+    """Where a model is loaded that is to train on ``device``: the host, where it will be sharded, so that the device
+    never holds it whole. Each process then reads all of it, through the page cache that they share."""
+    return device if config.optimization("fsdp") is None else torch.device("cpu")
+
+
+def optimizer_of(setup: TrainingSetup) -> torch.optim.Optimizer:
+    """The run's optimizer, once every optimization was applied; it becomes ``setup.optimizer``."""
+    config = setup.config
+    # each rank rounds its own rows by draws of its own
+    seed = config.seed if setup.sharded is None else config.seed * setup.mesh.world + setup.mesh.rank
+    setup.optimizer = build_optimizer(
+        setup.model, optim=config.optim, learning_rate=config.learning_rate, weight_decay=config.weight_decay,
+        betas=(config.adam_beta1, config.adam_beta2), epsilon=config.adam_epsilon,
+        master_weights=config.master_weights, projection=setup.projection, seed=seed, trained=setup.trained.values(),
+    )  # fmt: skip
+    return setup.optimizer
 
 
 def verify_setup(setup: TrainingSetup, registry: Registry) -> tuple[Evidence, ...]:

@@ -14,8 +14,15 @@ def forward_loss(setup: TrainingSetup, shard: Shard) -> Tensor:
     """Sum of the cross entropies of this shard's targets: scalar, float32 or wider, 0 without targets.
 
     The head is not called as a module: the loss multiplies by its weight, so that it can do so in chunks.
-    Collective over the sequence group (forward and backward), with shards without targets too.
+    Collective over the sequence group (forward and backward), with shards without targets too; over all ranks where
+    the model is sharded.
     """
+    if setup.sharded is not None:
+        return setup.sharded.run(lambda: _forward_loss(setup, shard))
+    return _forward_loss(setup, shard)
+
+
+def _forward_loss(setup: TrainingSetup, shard: Shard) -> Tensor:
     layout = shard.layout
     setup.counts.update(
         rows=1,

@@ -34,13 +34,16 @@ def build_optimizer(
     master_weights: MasterWeights = "none",
     projection: Projection | None = None,
     seed: int = 0,
+    trained: Iterable[nn.Parameter] | None = None,
 ) -> torch.optim.Optimizer:
     """AdamW over the trainable parameters, in the order of ``named_parameters``. Matrices (embeddings and LoRA A and B
     among them) decay; norms and biases, which are vectors, do not: the rule of transformers' Trainer.
 
+    ``trained``: what is updated in place of the model's own parameters, this rank's rows of them.
+
     Raises: EnvironmentProblem when bitsandbytes is asked for and cannot be imported.
     """
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trainable = [p for p in model.parameters() if p.requires_grad] if trained is None else list(trained)
     groups: list[dict[str, Any]] = [
         {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": weight_decay},
         {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
@@ -138,10 +141,18 @@ def reduce_gradients(parameters: Sequence[nn.Parameter], *, bucket_bytes: int = 
     return torch.stack(squares).sum().sqrt()
 
 
-def gradient_norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
-    """The 2-norm over all gradients, a scalar of float32 or wider."""
+def gradient_norm(parameters: Iterable[nn.Parameter], *, over_ranks: bool = False) -> torch.Tensor:
+    """The 2-norm over all gradients, a scalar of float64. ``over_ranks``: each rank has other elements of them.
+
+    Collective over all ranks with ``over_ranks``.
+    """
     norms = [torch.linalg.vector_norm(p.grad, dtype=_accumulation_dtype(p)) for p in parameters if p.grad is not None]
-    return torch.linalg.vector_norm(torch.stack([norm.double() for norm in norms]))
+    norm = torch.linalg.vector_norm(torch.stack([norm.double() for norm in norms]))
+    if not over_ranks:
+        return norm
+    squares = norm**2
+    dist.all_reduce(squares)
+    return squares.sqrt()
 
 
 def clip_gradients(

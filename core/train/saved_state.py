@@ -10,15 +10,17 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
+from peft import PeftModel, get_peft_model_state_dict
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 from transformers.utils import cached_file
 
+from core.parallel.sharded import ShardedModel, local_rows, own_rows
 from core.train.optimizer import restore_state, state_tensors
 from core.trained import ADAPTER_FILE, TOKENIZER_FILES
 from planner.errors import ConfigError
@@ -27,69 +29,92 @@ OPTIMIZER_FILE = "optimizer.safetensors"
 RNG_FILE = "rng.safetensors"
 
 
-def save_weights(model: nn.Module, directory: Path) -> None:
-    """An adapter in PEFT's layout, or the whole model in the layout of ``save_pretrained``."""
+def weight_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """What a checkpoint has of the model, under its names there: an adapter, or everything. Tied weights are one
+    tensor. Not copied: writing into them changes the model."""
+    if isinstance(model, PeftModel):
+        # Embeddings are saved only when they are trained: "auto" would ask the hub whether the vocabulary was resized.
+        return get_peft_model_state_dict(model, save_embedding_layers=False)
+    distinct: dict[int, Tensor] = {}
+    tensors = model.state_dict(keep_vars=True)
+    return {name: distinct.setdefault(id(tensor), tensor.detach()) for name, tensor in tensors.items()}
+
+
+def save_weights(model: nn.Module, directory: Path, tensors: Mapping[str, Tensor] | None = None) -> None:
+    """An adapter in PEFT's layout, or the whole model in the layout of ``save_pretrained``. ``tensors``: its
+    ``weight_tensors`` whole, where it has shards of them."""
+    tensors = weight_tensors(model) if tensors is None else tensors
     with _io_errors():
         if isinstance(model, PeftModel):
             config = copy.copy(model.peft_config["default"])
             config.inference_mode = True  # as PEFT saves it: loaded frozen unless told otherwise
             config.save_pretrained(str(directory))
-            save_file(_adapter_tensors(model), directory / ADAPTER_FILE, metadata={"format": "pt"})
+            whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
+            save_file(whole, directory / ADAPTER_FILE, metadata={"format": "pt"})
             return
         use_cache = model.config.use_cache
         model.config.use_cache = True  # off while training; whoever loads this wants to generate
         try:
-            model.save_pretrained(directory)
+            model.save_pretrained(directory, state_dict=dict(tensors))
         finally:
             model.config.use_cache = use_cache
 
 
 def load_weights(model: nn.Module, directory: Path) -> None:
-    """Bring saved weights, bit for bit, into a model built for the same config.
+    """Bring saved weights, bit for bit, into a model built for the same config; a rank with shards reads its rows.
 
     Raises: ConfigError when the names of the tensors are not those of the model.
     """
-    if isinstance(model, PeftModel):
-        saved = load_file(directory / ADAPTER_FILE)
-        _require_same_names(saved, _adapter_tensors(model), directory)
-        set_peft_model_state_dict(model, saved)
-        return
-    targets = model.state_dict()
+    targets = weight_tensors(model)
     found: set[str] = set()
-    for path in sorted(directory.glob("model*.safetensors")):
-        with safe_open(path, framework="pt") as tensors, torch.no_grad():
-            for name in set(tensors.keys()) & targets.keys():
-                targets[name].copy_(tensors.get_tensor(name))
-            found.update(tensors.keys())
+    pattern = ADAPTER_FILE if isinstance(model, PeftModel) else "model*.safetensors"
+    for path in sorted(directory.glob(pattern)):
+        with safe_open(path, framework="pt") as file, torch.no_grad():
+            for name in set(file.keys()) & targets.keys():
+                local_rows(targets[name]).copy_(_read(file, name, own_rows(targets[name])))
+            found.update(file.keys())
     # Tied weights are saved once, under one of their names.
-    stored = {targets[name].data_ptr() for name in found & targets.keys()}
-    tied = {name for name, tensor in targets.items() if tensor.data_ptr() in stored}
+    stored = {id(targets[name]) for name in found & targets.keys()}
+    tied = {name for name, tensor in targets.items() if id(tensor) in stored}
     _require_same_names(found | tied, targets, directory)
 
 
-def save_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, directory: Path) -> None:
+def optimizer_tensors(
+    optimizer: torch.optim.Optimizer, model: nn.Module, sharded: ShardedModel | None = None
+) -> dict[str, Tensor]:
     """Every state tensor under "<parameter name>/<state name>"; hyperparameters come from the config."""
-    tensors = {
-        f"{name}/{key}": value.contiguous()
-        for name, parameter in _trainable(model)
+    return {
+        f"{name}/{key}": value if sharded is None or value.ndim == 0 else sharded.as_shard(name, value)
+        for name, parameter in _updated(model, sharded).items()
         for key, value in state_tensors(optimizer, parameter).items()
     }
+
+
+def save_optimizer(
+    optimizer: torch.optim.Optimizer, model: nn.Module, directory: Path, tensors: Mapping[str, Tensor] | None = None
+) -> None:
+    """``tensors``: the optimizer's whole, where it has shards of them."""
+    tensors = optimizer_tensors(optimizer, model) if tensors is None else tensors
     with _io_errors():
-        save_file(tensors, directory / OPTIMIZER_FILE)
+        save_file({name: value.contiguous() for name, value in tensors.items()}, directory / OPTIMIZER_FILE)
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, directory: Path) -> None:
+def load_optimizer(
+    optimizer: torch.optim.Optimizer, model: nn.Module, directory: Path, sharded: ShardedModel | None = None
+) -> None:
     """What ``save_optimizer`` wrote. Raises: ConfigError when it is of other parameters."""
-    parameters = dict(_trainable(model))
-    saved = load_file(directory / OPTIMIZER_FILE)
-    # A parameter that never got a gradient has no state.
-    _require_same_names({name.rpartition("/")[0] for name in saved} | parameters.keys(), parameters, directory)
-    states: dict[str, dict[str, torch.Tensor]] = {}
-    for full_name, value in saved.items():
-        name, _, key = full_name.rpartition("/")
-        states.setdefault(name, {})[key] = value
-    for name, state in states.items():
-        restore_state(optimizer, parameters[name], state)
+    updated = _updated(model, sharded)
+    parameters = dict(model.named_parameters())
+    states: dict[str, dict[str, str]] = {}  # their names in the file
+    with safe_open(directory / OPTIMIZER_FILE, framework="pt") as file:
+        for full_name in file.keys():  # noqa: SIM118  (no mapping)
+            name, _, key = full_name.rpartition("/")
+            states.setdefault(name, {})[key] = full_name
+        # A parameter that never got a gradient has no state.
+        _require_same_names(states.keys() | updated.keys(), updated, directory)
+        for name, keys in states.items():
+            rows = own_rows(parameters[name])
+            restore_state(optimizer, updated[name], {key: _read(file, full, rows) for key, full in keys.items()})
 
 
 def gather_rng_states(device: torch.device, world: int) -> dict[str, torch.Tensor]:
@@ -144,14 +169,19 @@ def copy_tokenizer(source: str, directory: Path) -> None:
             shutil.copyfile(file, directory / name)
 
 
-def _trainable(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
+def _updated(model: nn.Module, sharded: ShardedModel | None) -> dict[str, nn.Parameter]:
+    """What the optimizer has states of, by name."""
+    if sharded is not None:
+        return sharded.trained
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def _adapter_tensors(model: PeftModel) -> dict[str, torch.Tensor]:
-    # Embeddings are saved only when they are trained: "auto" would ask the hub whether the vocabulary was resized.
-    tensors = get_peft_model_state_dict(model, save_embedding_layers=False)
-    return {name: tensor.contiguous() for name, tensor in tensors.items()}
+def _read(file: Any, name: str, rows: slice | None) -> Tensor:
+    """A tensor of a safetensors file, or ``rows`` of it; a scalar has none."""
+    part = file.get_slice(name)
+    if rows is None or not part.get_shape():
+        return file.get_tensor(name)
+    return part[rows] if rows.stop > rows.start else part[:1][:0]
 
 
 def _require_same_names(saved: Iterable[str], expected: Iterable[str], directory: Path) -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
+from core.parallel.sharded import gather
 from core.train import saved_state
 from core.train.checkpoint import prune, step_path, write_checkpoint
 from core.train.progress import Origin, Progress, read_state, write_state
@@ -31,8 +33,13 @@ class Saver:
 
         Collective: every rank of the world.
         """
-        rng_states = saved_state.gather_rng_states(self.setup.device, self.setup.mesh.world)
-        problem = self._write(progress, rng_states) if self.setup.mesh.rank == 0 else None
+        setup = self.setup
+        rng_states = saved_state.gather_rng_states(setup.device, setup.mesh.world)
+        weights = saved_state.weight_tensors(setup.model)
+        states = saved_state.optimizer_tensors(self.optimizer, setup.model, setup.sharded)
+        if setup.sharded is not None:
+            weights, states = (gather(tensors, rank=setup.mesh.rank) for tensors in (weights, states))
+        problem = self._write(progress, rng_states, weights, states) if setup.mesh.rank == 0 else None
         if self.setup.mesh.world == 1:
             return problem
         words = [None if problem is None else (problem.what, problem.why, problem.fix)]
@@ -46,20 +53,22 @@ class Saver:
         """
         setup = self.setup
         saved_state.load_weights(setup.model, directory)
-        saved_state.load_optimizer(self.optimizer, setup.model, directory)
+        saved_state.load_optimizer(self.optimizer, setup.model, directory, setup.sharded)
         progress, origin = read_state(directory)
         reasons = origin.differences(self.origin)
         if not saved_state.restore_rng_state(setup.mesh.rank, setup.device, directory):
             reasons += (f"no random state was saved for rank {setup.mesh.rank}",)
         return progress, reasons
 
-    def _write(self, progress: Progress, rng_states: dict[str, torch.Tensor]) -> EnvironmentProblem | None:
+    def _write(
+        self, progress: Progress, rng_states: dict[str, Tensor], weights: dict[str, Tensor], states: dict[str, Tensor]
+    ) -> EnvironmentProblem | None:
         config = self.setup.config
 
         def fill(directory: Path) -> None:
-            saved_state.save_weights(self.setup.model, directory)
+            saved_state.save_weights(self.setup.model, directory, weights)
             saved_state.copy_tokenizer(config.model, directory)
-            saved_state.save_optimizer(self.optimizer, self.setup.model, directory)
+            saved_state.save_optimizer(self.optimizer, self.setup.model, directory, states)
             saved_state.save_rng_states(rng_states, directory)
             scheduler = {"lr_scheduler_type": config.lr_scheduler_type, "learning_rate": config.learning_rate}
             write_state(directory, progress, self.origin, scheduler)

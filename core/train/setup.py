@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from core.model.liger_ops import LigerOps
     from core.offload.host_tensors import HostTensors
     from core.parallel.mesh import Mesh
+    from core.parallel.sharded import ShardedModel
     from core.train.galore_adamw import Projection
 
 
@@ -38,6 +39,7 @@ class TrainingSetup:
     liger: LigerOps | None = None  # modules that compute in Liger's kernels
     layer_engine: LayerEngine | None = None  # decoder layers by hand-written forwards and backwards
     projection: Projection | None = None  # of the optimizer's states
+    sharded: ShardedModel | None = None  # weights, gradients and states as shards over all ranks
     optimizer: torch.optim.Optimizer | None = None  # once it is built, after every optimization was applied
     packing: bool = False  # several samples share a row
     pack_length: int = 0  # tokens of such a row; 0: max_length
@@ -49,6 +51,13 @@ class TrainingSetup:
         """Take every patch back."""
         while self.undo:
             self.undo.pop()()
+
+    @property
+    def trained(self) -> dict[str, nn.Parameter]:
+        """What the optimizer updates, by the name in ``model``: its parameters, or this rank's rows of them."""
+        if self.sharded is not None:
+            return self.sharded.trained
+        return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
 
     @property
     def causal_lm(self) -> nn.Module:

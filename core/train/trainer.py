@@ -93,7 +93,7 @@ class Trainer:
         self.meter = meter
         self.progress = Progress(loss_scale=LossScale() if config.dtype == "float16" else None)
         self.row_tokens = 0  # of the micro-batch at work, for the message of a failure
-        self.parameters = [parameter for parameter in setup.model.parameters() if parameter.requires_grad]
+        self.parameters = list(setup.trained.values())
         self.total_steps = count_steps(
             batches.num_micro_batches,
             accumulation=config.gradient_accumulation_steps,
@@ -198,6 +198,10 @@ class Trainer:
         """Of this rank's own gradients, and of their sums over the ranks without the loss scale; sums them."""
         if self.layer_update is not None:
             return self.layer_update.finish()
+        if self.setup.sharded is not None:  # summed within the backward: no rank has gradients of its own
+            self.setup.sharded.take_gradients()
+            norm = gradient_norm(self.parameters, over_ranks=True) / scale
+            return torch.zeros_like(norm), norm
         own_norm = None if self.setup.mesh.world == 1 else reduce_gradients(self.parameters)
         norm = gradient_norm(self.parameters) / scale
         return norm if own_norm is None else own_norm, norm
