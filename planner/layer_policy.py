@@ -86,6 +86,8 @@ def layer_engine_obstacle(config: RunConfig, model: ModelSpec) -> str | None:
         return f"its layers are those of {', '.join(FAMILIES)}, and this model is {model.family}"
     if adapters is None:
         return "it trains adapters over frozen weights (lora or qlora), and this run trains every weight"
+    if config.optimization("fsdp") is not None:
+        return "it reads the weights of whole layers, and with fsdp a rank has a share of each"
     dropout = adapters.as_dict().get("dropout", 0.0)
     if dropout > 0:
         return f"it recomputes without random numbers, and {adapters.name}.dropout is {dropout}"
