@@ -6,6 +6,7 @@ Real weights only, safetensors, no remote code.
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from core.attention.register import ATTENTION_NAME, register_attention
-from core.model.nf4 import quantise_linears
+from core.model.placement import Placement
 from core.model.text_model import is_of_tower, text_model
 from planner import gemma3
 from planner.errors import ConfigError
@@ -28,7 +29,7 @@ def load_model(config: RunConfig, device: torch.device) -> tuple[nn.Module, Mode
     """The causal LM in training mode on ``device``, in config.dtype, and its shape.
 
     Every parameter is trainable under method "full" and frozen under "lora" and "qlora" (the adapter brings its own);
-    under "qlora" the decoder linears are NF4.
+    under "qlora" the decoder linears are NF4. With weight_streaming the layers' weights wait in host memory.
 
     Raises:
         ConfigError: no such model, a family longfit does not know, attention dropout, or weights that are missing.
@@ -63,11 +64,13 @@ def load_model(config: RunConfig, device: torch.device) -> tuple[nn.Module, Mode
     model = text_model(model, whole=config.method == "full")
     freeze_dynamic_rope(model, config.max_length)
     model.requires_grad_(config.method == "full")
-    qlora = config.optimization("qlora")
-    if qlora is not None:  # before the model goes to the device, which need not hold it in 16 bit
-        double_quant = qlora.as_dict().get("double_quant", True)
-        quantise_linears(model, double_quant=double_quant, dtype=getattr(torch, config.dtype), device=device)
-    return model.to(device).train(), spec
+    placement = Placement(config, device)  # before the model goes to the device, which need not hold it whole
+    for layer in model.get_decoder().layers:
+        placement.layer(layer)
+    tables = placement.rest(model)
+    with nullcontext() if tables is None else tables.aside():
+        model.to(device)
+    return model.train(), spec
 
 
 def _require_weights(name: str, found: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Decoder linears in 4-bit NF4 by bitsandbytes, frozen. Called by load_model for `qlora`, linear by linear.
+"""Decoder linears in 4-bit NF4 by bitsandbytes, frozen. Called by core/model/placement.py for `qlora`.
 
 A linear is quantised where it will stay, so that the device never holds the 16-bit model: one linear at a time.
 """
@@ -11,19 +11,18 @@ from torch import nn
 from planner.errors import EnvironmentProblem
 
 
-def quantise_linears(model: nn.Module, *, double_quant: bool, dtype: torch.dtype, device: torch.device) -> int:
-    """Replace every linear of the decoder layers that is not quantised yet; how many are quantised in the end.
+def quantise_linears(layers: nn.Module, *, double_quant: bool, dtype: torch.dtype, device: torch.device) -> None:
+    """Replace every linear of decoder layers, or of one, that is not quantised yet.
 
-    ``dtype`` is what a weight is dequantised to when it is used. Embeddings, head and norms are left as they are.
+    ``dtype`` is what a weight is dequantised to when it is used. Norms are left as they are.
     Raises:
         EnvironmentProblem: bitsandbytes is not installed.
     """
     bnb = import_bitsandbytes()
-    for parent in model.get_decoder().layers.modules():
+    for parent in layers.modules():
         for name, linear in list(parent.named_children()):
             if type(linear) is nn.Linear:
                 setattr(parent, name, _quantised(bnb, linear, double_quant=double_quant, dtype=dtype, device=device))
-    return len(quantised_linears(model))
 
 
 def quantised_linears(model: nn.Module) -> list[nn.Module]:

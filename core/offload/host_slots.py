@@ -1,4 +1,5 @@
-"""Host memory of exactly the size that is asked for, pinned for a GPU's copies. Used by core/offload/host_tensors.py.
+"""Host memory of exactly the size that is asked for, pinned for a GPU's copies. Used by the other files of
+core/offload.
 
 torch's own pinned allocator rounds every block up to a power of two; a plain block registered with the driver is as
 long as it is. Pinning costs about 0.65 s a GiB, so it is done once, for the longest row of the run.
@@ -33,8 +34,9 @@ class HostSlots:
                 self._is_pinned = False
                 raise EnvironmentProblem(
                     f"{self.num_bytes} bytes of host memory could not be pinned (CUDA error {code}).",
-                    why="checkpoint_offload keeps tensors there, and only pinned memory is copied beside compute.",
-                    fix="Free host memory, raise the limit of locked memory, or raise checkpoint_offload.kept_layers.",
+                    why="Tensors wait there for their turn, and only pinned memory is copied beside compute.",
+                    fix="Free host memory, raise the limit of locked memory, or keep more on the GPU: raise "
+                    "checkpoint_offload.kept_layers, or remove weight_streaming.",
                 )
 
     def view(self, slot: int, like: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from core.offload.copies import copies_of
 from core.offload.host_slots import HostSlots
 
 
@@ -28,7 +29,7 @@ class HostTensors:
         self.num_offloaded = max(0, num_layers - kept_layers)
         self.num_out = self.num_in = self.num_bytes_out = 0  # copies so far: the evidence of ``verify``
         self.slots = HostSlots(self.num_offloaded, slot_bytes, device=device)
-        self._copies = _SideStream(device) if device.type == "cuda" else _InTurn()
+        self._copies = copies_of(device)
         self._kept: dict[int, Tensor] = {}
         self._like: dict[int, Tensor] = {}  # shape and dtype of what a slot holds, no memory
         self._arriving: dict[int, tuple[Tensor, Any]] = {}
@@ -61,50 +62,3 @@ class HostTensors:
 
     def _fetch(self, layer: int) -> tuple[Tensor, Any]:
         return self._copies.receive(self.slots.view(layer, self._like[layer]))
-
-
-class _InTurn:
-    """Plain copies."""
-
-    def send(self, x: Tensor, slot: Tensor) -> None:
-        slot.copy_(x)
-
-    def settle(self) -> None: ...
-
-    def receive(self, slot: Tensor) -> tuple[Tensor, None]:
-        return slot.clone(), None
-
-    def arrive(self, event: None) -> None: ...
-
-
-class _SideStream:
-    """Copies on a stream of their own; the caller's stream waits for them, the host never does."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)
-        self._leaving: tuple[Tensor, torch.cuda.Event] | None = None
-
-    def send(self, x: Tensor, slot: Tensor) -> None:
-        self.settle()
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._stream):
-            slot.copy_(x, non_blocking=True)
-            event = self._stream.record_event()
-        self._leaving = x, event
-
-    def settle(self) -> None:
-        """Let go of what was sent before. Its memory may be written again after the wait, so not before the copy."""
-        if self._leaving is not None:
-            torch.cuda.current_stream(self._device).wait_event(self._leaving[1])
-            self._leaving = None
-
-    def receive(self, slot: Tensor) -> tuple[Tensor, torch.cuda.Event]:
-        x = torch.empty_like(slot, device=self._device)
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))  # the memory may still be in use there
-        with torch.cuda.stream(self._stream):
-            x.copy_(slot, non_blocking=True)
-            return x, self._stream.record_event()
-
-    def arrive(self, event: torch.cuda.Event) -> None:
-        torch.cuda.current_stream(self._device).wait_event(event)

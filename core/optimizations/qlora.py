@@ -85,8 +85,9 @@ class QLora:
 
         setup.model.requires_grad_(False)
         quantise_linears(  # those that load_model has not
-            setup.model, double_quant=self.double_quant, dtype=getattr(torch, setup.config.dtype), device=setup.device
-        )
+            setup.causal_lm.get_decoder().layers, double_quant=self.double_quant,
+            dtype=getattr(torch, setup.config.dtype), device=setup.device,
+        )  # fmt: skip
         train_adapters(
             setup, self.name, rank=self.rank, alpha=self.alpha, targets=self.targets, dropout=self.dropout,
             adapter_dtype=self.adapter_dtype,

@@ -5,7 +5,7 @@ Called by core/rehearse/worker.py. What differs from core/model/load.py is where
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from core.attention.register import register_attention
 from core.model.load import check_attention, check_experts, freeze_dynamic_rope, implementations, scale_rope
-from core.model.nf4 import quantise_linears
+from core.model.placement import Placement
 from planner.gemma3 import text_config
 from planner.model_spec import model_spec_from_config
 from planner.types import ModelSpec, RunConfig
@@ -44,30 +44,21 @@ def random_model(config: RunConfig, raw_config: Mapping[str, Any], device: torch
     with device:  # its buffers are computed
         decoder.rotary_emb = type(decoder.rotary_emb)(config=model_config)
     _compute_buffers(model, device)
+    model.requires_grad_(config.method == "full")
     generator = torch.Generator(device).manual_seed(config.seed)
-    qlora = config.optimization("qlora")
+    placement = Placement(config, device)
     for layer in decoder.layers:
         _fill(layer, device, generator)
-        if qlora is not None:
-            layers = _OneLayer(layer)
-            double_quant = qlora.as_dict().get("double_quant", True)
-            quantise_linears(layers, double_quant=double_quant, dtype=dtype, device=device)
-    _fill(model, device, generator)
+        placement.layer(layer)
+    model.tie_weights()
+    tables = placement.rest(model)
+    on_host = () if tables is None else tables.weights
+    for table in on_host:
+        table.normal_(0.0, _STD, generator=torch.Generator().manual_seed(config.seed))
+    _fill(model, device, generator, but=on_host)
     model.tie_weights()
     freeze_dynamic_rope(model, config.max_length)
-    model.requires_grad_(False) if config.method != "full" else model.requires_grad_(True)
     return model.train(), spec
-
-
-class _OneLayer(nn.Module):
-    """What quantise_linears takes for a model."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList([layer])
-
-    def get_decoder(self) -> nn.Module:
-        return self
 
 
 def _compute_buffers(model: nn.Module, device: torch.device) -> None:
@@ -79,10 +70,12 @@ def _compute_buffers(model: nn.Module, device: torch.device) -> None:
                 model._init_weights(module)
 
 
-def _fill(module: nn.Module, device: torch.device, generator: torch.Generator) -> None:
+def _fill(
+    module: nn.Module, device: torch.device, generator: torch.Generator, *, but: Sequence[nn.Parameter] = ()
+) -> None:
     """Numbers for every parameter that has none yet: ones for norms, zeros for biases, small noise for the rest."""
     for name, parameter in list(module.named_parameters()):
-        if not parameter.is_meta:
+        if not parameter.is_meta or any(parameter is one for one in but):
             continue
         parent = module.get_submodule(name.rpartition(".")[0])
         data = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
@@ -90,4 +83,4 @@ def _fill(module: nn.Module, device: torch.device, generator: torch.Generator) -
             data.fill_(0.0 if name.endswith("bias") else 1.0)
         else:
             data.normal_(0.0, _STD, generator=generator)
-        setattr(parent, name.rpartition(".")[2], nn.Parameter(data))
+        setattr(parent, name.rpartition(".")[2], nn.Parameter(data, requires_grad=parameter.requires_grad))

@@ -39,4 +39,11 @@ def _forward_loss(setup: TrainingSetup, shard: Shard) -> Tensor:
             use_cache=False,
             longfit_row=RowAttention(setup.attention, layout, setup.keeper),
         ).last_hidden_state
-        return setup.loss(hidden, causal_lm.get_output_embeddings().weight, shard.labels, shard.target_index)
+        return setup.loss(hidden, _head_weight(setup), shard.labels, shard.target_index)
+
+
+def _head_weight(setup: TrainingSetup) -> Tensor:
+    """(V, d); where it waits in host memory, a copy on the device for this loss alone."""
+    if setup.streamed is not None and setup.streamed.tables is not None:
+        return setup.streamed.tables.head()
+    return setup.causal_lm.get_output_embeddings().weight

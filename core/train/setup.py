@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from core.loss.head_loss import HeadLoss
     from core.model.liger_ops import LigerOps
     from core.offload.host_tensors import HostTensors
+    from core.offload.streamed_weights import StreamedWeights
     from core.parallel.mesh import Mesh
     from core.parallel.sharded import ShardedModel
     from core.train.galore_adamw import Projection
@@ -36,6 +37,7 @@ class TrainingSetup:
     emit: Callable[[str, Mapping[str, Any]], None]  # events: ("fallback", {...})
     keeper: AttentionKeeper | None = None  # attention outputs kept from a layer's forward to its recompute
     layer_inputs: HostTensors | None = None  # inputs of checkpointed layers, when they wait in host memory
+    streamed: StreamedWeights | None = None  # frozen weights that wait in host memory
     liger: LigerOps | None = None  # modules that compute in Liger's kernels
     layer_engine: LayerEngine | None = None  # decoder layers by hand-written forwards and backwards
     projection: Projection | None = None  # of the optimizer's states

@@ -24,7 +24,10 @@ from torch.utils._pytree import tree_leaves
 import core.layer.linears
 import core.loss.chunked
 import core.model.nf4
+import core.offload.copies
 import core.offload.host_tensors
+import core.offload.streamed_tables
+import core.offload.streamed_weights
 from core.attention.kernel import wide_dtype
 from core.verify import loss_allocations
 from core.verify.host_copies import HostCopies, MetaSlots
@@ -63,7 +66,9 @@ def cuda_allocations() -> Iterator[DryBytes]:
         (core.loss.chunked, "cross_entropy_", loss_allocations.cross_entropy_),
         (core.model.nf4, "_quantised", stored_linear),
         (core.offload.host_tensors, "HostSlots", MetaSlots),
-        (core.offload.host_tensors, "_InTurn", HostCopies),
+        (core.offload.streamed_weights, "HostSlots", MetaSlots),
+        (core.offload.streamed_tables, "HostSlots", MetaSlots),
+        (core.offload.copies, "InTurn", HostCopies),
     )
     with ExitStack() as stack:
         for module, name, function in replaced:

@@ -13,7 +13,8 @@ from torch import Tensor
 class MetaSlots:
     """In the place of HostSlots."""
 
-    def __init__(self, num_slots: int, slot_bytes: int, *, device: torch.device) -> None: ...
+    def __init__(self, num_slots: int, slot_bytes: int, *, device: torch.device) -> None:
+        self.num_bytes = num_slots * slot_bytes
 
     def view(self, slot: int, like: Tensor) -> Tensor:
         return torch.empty_like(like, device="meta")
@@ -35,5 +36,7 @@ class HostCopies:
 
     def receive(self, slot: Tensor) -> tuple[Tensor, None]:
         return torch.empty_like(slot, device="cpu"), None
+
+    def fill(self, x: Tensor, slot: Tensor) -> None: ...
 
     def arrive(self, event: None) -> None: ...

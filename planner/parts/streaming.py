@@ -14,7 +14,7 @@ from planner.optimization import PlanContext
 from planner.parts.nf4 import nf4_linear_bytes
 from planner.types import DTYPE_BYTES, INSTANTS, Instant, ModelSpec, RunConfig
 
-AT_LOSS: frozenset[Instant] = frozenset({"forward_loss", "loss_backward", "evaluation"})
+AT_LOSS: frozenset[Instant] = frozenset({"forward_loss", "evaluation"})
 HELD_LAYERS = 2  # at work, and on its way
 
 
@@ -63,7 +63,7 @@ def streaming_effect(ctx: PlanContext) -> Effect:
     weights, streams_tables = streamed_weights(config, ctx.model), streams_embeddings(config)
     held = min(HELD_LAYERS, s.N)
     rows = s.c * s.d * s.T
-    copies = max(0, 2 * s.N - held)
+    copies = 2 * (s.N - held)  # both ways begin with the two that are there
     everywhere = frozenset(INSTANTS)
     tables = TermSpec(
         key="weights.embeddings", part="weights", instants=everywhere, bytes=weights.embeddings,
@@ -86,14 +86,15 @@ def streaming_effect(ctx: PlanContext) -> Effect:
             ),
             head if streams_tables else tables,
         ),
-        drop=tuple(
-            Drop(key=f"weights.{what}", formula="waits in host memory") for what in ("base", "nf4", "unquantised")
+        drop=(
+            *(Drop(key=f"weights.{what}", formula="waits in host memory") for what in ("base", "nf4", "unquantised")),
+            Drop(key="load.quantised", formula="a linear is quantised before there is room for two layers"),
         ),
         add_work=(
             Work(
                 key="pcie.weights", kind="pcie", overlapped=True,
                 amount=copies * weights.layer + (rows + weights.head if streams_tables else 0),
-                formula=f"(2N - {held}) * {weights.layer}: every layer in forward and backward, unless it is there"
+                formula=f"2(N - {held}) * {weights.layer}: every layer in forward and backward, unless it is there"
                 + (f"; {s.c}d * T rows of the embeddings, and the head" if streams_tables else ""),
             ),
         ),

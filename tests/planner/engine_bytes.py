@@ -112,7 +112,7 @@ def build(
         stack.enter_context(patch("core.layer.engine.row_ops", lambda device: RowAllocations()))
         if as_cuda:
             stack.enter_context(patch("core.offload.host_tensors.HostSlots", MetaSlots))
-            stack.enter_context(patch("core.offload.host_tensors._InTurn", HostCopies))
+            stack.enter_context(patch("core.offload.copies.InTurn", HostCopies))
         for optimization in enabled_optimizations(config, REGISTRY):
             if not (config.engine == "layer" and optimization.name in CARRIED_OUT):
                 optimization.apply(setup)

@@ -39,7 +39,7 @@ class TestWeightStreaming:
         result = account_of(STREAMED)
         assert bytes_of(result, "weights.head", "forward_loss") == 2 * V * D
         assert bytes_of(result, "weights.head", "layer_backward") == 0
-        assert work_of(result)["pcie.weights"] == (2 * N - 2) * LAYERS // N + 2 * D * T + 2 * V * D
+        assert work_of(result)["pcie.weights"] == 2 * (N - 2) * LAYERS // N + 2 * D * T + 2 * V * D
 
     def test_tied_embeddings_are_one_table(self) -> None:
         result = account_of({"lora": {}, "weight_streaming": {}}, model=SMOLLM2)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from app.services.launch import plan_for_launch
-from app.services.planning import plan_preset
 from app.services.rehearse import rehearse_preset
 from core.optimizations import REGISTRY
 from planner.errors import ConfigError
@@ -19,17 +18,6 @@ PRESET = Preset(
         "data": {"train": "rows.jsonl"},
     }, hardware={"gpu": "A10"},
 )  # fmt: skip
-WISHES: list[tuple[str, dict[str, Any]]] = [
-    ("weight_streaming", {"lora": 8, "weight_streaming": True}),
-]
-
-
-@pytest.mark.parametrize(("title", "values"), WISHES, ids=[title for title, _ in WISHES])
-def test_the_plan_computes_and_labels_it(title: str, values: dict[str, Any]) -> None:
-    plan = plan_preset(PRESET, values).plan
-    issue = next(issue for issue in plan.issues if issue.code == "planned-only")
-    assert issue.what == f"{title} is planned only: it cannot be trained with yet."
-    assert plan.worst_gpu.used_bytes > 0
 
 
 @pytest.mark.parametrize("start", [plan_for_launch, rehearse_preset])
