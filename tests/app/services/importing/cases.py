@@ -132,7 +132,7 @@ SWIFT = (
     Case(name="eager", text=f"swift sft {M7} {D} --max_length 2048 --attn_impl eager",
          told={"--attn_impl eager": "impossible"}),
     Case(name="zero3", text=f"NPROC_PER_NODE=2 swift sft {M7} {D} --max_length 2048 --deepspeed zero3", count=2,
-         told={"--deepspeed zero3": "impossible"}),
+         values={"fsdp": True}, told={"--deepspeed zero3": "translated"}),
     Case(name="yarn", text=f"swift sft {M7} {D} --max_length 65536 --rope_scaling yarn --max_model_len 65536",
          values={"rope_scaling": {"type": "yarn", "factor": 2.0}}, told={"--rope_scaling yarn": "translated"}),
     Case(name="rope as JSON", text=f"swift sft {M7} {D} --max_length 65536 "
@@ -322,7 +322,8 @@ special_tokens:
          values={"qlora.rank": 16, "data.train": ["rows.jsonl"], "data.train_on": None, "max_length": 4096}),
     Case(name="a script", dialect="hf", count=8, text="deepspeed --num_gpus 8 train.py --model_name_or_path Qwen/Qwen3-8B "
          "--train_file rows.json --model_max_length 2048 --deepspeed ds.json --bf16 True --num_train_epochs 2",
-         values={"lora": None, "max_length": 2048, "num_train_epochs": 2.0}, told={"--deepspeed ds.json": "impossible"}),
+         values={"lora": None, "fsdp": True, "max_length": 2048, "num_train_epochs": 2.0},
+         told={"--deepspeed ds.json": "translated"}),
     Case(name="python", dialect="hf", text='''\
 from trl import SFTConfig, SFTTrainer
 bnb = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16)
