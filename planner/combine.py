@@ -141,7 +141,7 @@ def _scaled(item: Keyed, scales: _Claims[Scale], issues: list[Issue]) -> Keyed:
         )  # fmt: skip
     return Work(
         key=item.key, kind=item.kind, amount=-(-item.amount * numerator // denominator), formula=formula,
-        overlapped=item.overlapped,
+        overlapped=item.overlapped, window=item.window,
     )  # fmt: skip
 
 

@@ -64,13 +64,15 @@ WorkKind = Literal["gemm", "gemm_fp32", "attention", "memory", "pcie", "link", "
 class Work:
     """Work of one rank in one micro-batch: FLOPs for gemm, gemm_fp32 (float32 products on a GPU that is otherwise in
     16 bit) and attention, bytes for memory, pcie and link, nanoseconds for overhead. ``overlapped`` work runs beside
-    compute and costs only what sticks out."""
+    compute and costs only what sticks out; it has ``window`` of the compute's time to hide in, as copies for the
+    forward have that of the forward."""
 
     key: str
     kind: WorkKind
     amount: int
     formula: str
     overlapped: bool = False
+    window: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,10 @@ Rows of one H200 are predicted within 5 % for longfit and within 10 % for transf
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from planner.effects import TermSpec, Work
+from planner.effects import TermSpec, Work, WorkKind
 from planner.optimization import PlanContext
 from planner.types import GpuSpec, ModelSpec
 
@@ -53,13 +53,20 @@ def rates_of(gpu: GpuSpec, model: ModelSpec) -> Rates:
 
 
 def micro_batch_seconds(rates: Rates, work: Sequence[Work]) -> float:
-    """Work in turn, and beside it what overlaps: that costs only what sticks out."""
+    """Work in turn, and beside it what overlaps: that costs only what sticks out of its window of the compute."""
     in_turn = sum(rates.seconds(item) for item in work if not item.overlapped)
-    beside: dict[str, float] = {}
+    beside: dict[WorkKind, dict[float, float]] = {}  # seconds by window
     for item in work:
         if item.overlapped:
-            beside[item.kind] = beside.get(item.kind, 0.0) + rates.seconds(item)
-    return max([in_turn, *beside.values()])
+            windows = beside.setdefault(item.kind, {})
+            windows[item.window] = windows.get(item.window, 0.0) + rates.seconds(item)
+    return in_turn + max((_sticking_out(windows, in_turn) for windows in beside.values()), default=0.0)
+
+
+def _sticking_out(windows: Mapping[float, float], in_turn: float) -> float:
+    """Of one kind: of each window, or of the whole, whichever is more."""
+    by_window = sum(max(0.0, seconds - window * in_turn) for window, seconds in windows.items())
+    return max(by_window, sum(windows.values()) - in_turn)
 
 
 def step_seconds(ctx: PlanContext, work: Sequence[Work], specs: Sequence[TermSpec]) -> float:

@@ -43,12 +43,15 @@ class QLora:
         issues = list(
             check_adapters(ctx, self.name, targets=self.targets, dropout=self.dropout, adapter_dtype=self.adapter_dtype)
         )
-        if ctx.config.optimization("fake_parallel") is not None:
+        if ctx.config.optimization("fake_parallel") is not None and ctx.config.engine != "layer":
             issues.append(
                 Issue(
-                    code="qlora-fake-parallel", severity="error", what="qlora and fake_parallel are both switched on.",
-                    why="fake_parallel cuts rows and columns of plain weights, and a 4-bit weight has none.",
-                    fix="Remove fake_parallel, or use lora.", suggestion=(("fake_parallel", None),),
+                    code="qlora-fake-parallel", severity="error",
+                    what="qlora and fake_parallel are both switched on, and transformers' modules compute the layers.",
+                    why="There fake_parallel cuts rows and columns of plain weights, and a 4-bit weight has none. The "
+                    "layer engine dequantises a weight first.",
+                    fix="Use engine: layer where the model allows it, remove fake_parallel, or use lora.",
+                    suggestion=(("fake_parallel", None),),
                 )
             )  # fmt: skip
         if ctx.cluster.gpu.kind != "cuda":

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from planner.effects import Drop, Effect, TermSpec, Work
 from planner.optimization import PlanContext
 from planner.parts.nf4 import nf4_linear_bytes
+from planner.parts.recompute import num_recomputed_layers
 from planner.types import DTYPE_BYTES, INSTANTS, Instant, ModelSpec, RunConfig
 
 AT_LOSS: frozenset[Instant] = frozenset({"forward_loss", "evaluation"})
@@ -63,7 +64,8 @@ def streaming_effect(ctx: PlanContext) -> Effect:
     weights, streams_tables = streamed_weights(config, ctx.model), streams_embeddings(config)
     held = min(HELD_LAYERS, s.N)
     rows = s.c * s.d * s.T
-    copies = 2 * (s.N - held)  # both ways begin with the two that are there
+    layers = (s.N - held) * weights.layer  # each way begins with the two that are there
+    forward = s.N / (2 * s.N + num_recomputed_layers(config, ctx.model))  # of the compute: frozen weights, two products
     everywhere = frozenset(INSTANTS)
     tables = TermSpec(
         key="weights.embeddings", part="weights", instants=everywhere, bytes=weights.embeddings,
@@ -91,11 +93,22 @@ def streaming_effect(ctx: PlanContext) -> Effect:
             Drop(key="load.quantised", formula="a linear is quantised before there is room for two layers"),
         ),
         add_work=(
-            Work(
-                key="pcie.weights", kind="pcie", overlapped=True,
-                amount=copies * weights.layer + (rows + weights.head if streams_tables else 0),
-                formula=f"2(N - {held}) * {weights.layer}: every layer in forward and backward, unless it is there"
-                + (f"; {s.c}d * T rows of the embeddings, and the head" if streams_tables else ""),
+            *(
+                Work(
+                    key=f"pcie.weights.{name}", kind="pcie", overlapped=True, window=window, amount=layers,
+                    formula=f"(N - {held}) * {weights.layer}: every layer in {name}, unless it is there",
+                )
+                for name, window in (("forward", forward), ("backward", 1 - forward))
+            ),
+            *(
+                (
+                    Work(
+                        key="pcie.tables", kind="pcie", amount=rows + weights.head,
+                        formula=f"{s.c}d * T + {weights.head}: rows of the embeddings, the head; both waited for",
+                    ),
+                )
+                if streams_tables
+                else ()
             ),
         ),
     )  # fmt: skip

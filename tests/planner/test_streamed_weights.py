@@ -39,7 +39,9 @@ class TestWeightStreaming:
         result = account_of(STREAMED)
         assert bytes_of(result, "weights.head", "forward_loss") == 2 * V * D
         assert bytes_of(result, "weights.head", "layer_backward") == 0
-        assert work_of(result)["pcie.weights"] == 2 * (N - 2) * LAYERS // N + 2 * D * T + 2 * V * D
+        work = work_of(result)
+        assert work["pcie.weights.forward"] == work["pcie.weights.backward"] == (N - 2) * LAYERS // N
+        assert work["pcie.tables"] == 2 * D * T + 2 * V * D
 
     def test_tied_embeddings_are_one_table(self) -> None:
         result = account_of({"lora": {}, "weight_streaming": {}}, model=SMOLLM2)
@@ -53,15 +55,17 @@ class TestWeightStreaming:
         layer = -(-(nf4_linear_bytes(linears, double_quant=True) + vectors) // N)
         assert bytes_of(result, "weights.held_layers", "load") == 2 * layer
         assert bytes_of(result, "weights.nf4", "load") == bytes_of(result, "weights.unquantised", "load") == 0
-        assert work_of(result)["pcie.weights"] < work_of(account_of(STREAMED))["pcie.weights"] / 3
+        four, sixteen = (work_of(each)["pcie.weights.forward"] for each in (result, account_of(STREAMED)))
+        assert four < sixteen / 3
 
     def test_long_rows_hide_the_copies_and_short_ones_do_not(self) -> None:
         def share(length: int) -> float:
             resident, streamed = (plan_of(chosen, max_length=length) for chosen in (LEAN, STREAMED))
             return resident.seconds_per_step / streamed.seconds_per_step
 
-        assert share(32768) == pytest.approx(1.0, abs=0.01)
-        assert share(512) < 0.6
+        assert share(32768) > 0.98
+        assert 0.9 < share(8192) < 0.99
+        assert share(512) < 0.3
 
     def test_the_8k_row_of_qwen_7b_goes_below_5_8_gb(self) -> None:
         lean = {

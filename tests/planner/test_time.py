@@ -39,6 +39,18 @@ def test_overlapped_work_costs_only_what_sticks_out() -> None:
     assert micro_batch_seconds(RATES, [one_second, work("link", 8)]) == pytest.approx(2)
 
 
+def test_copies_for_the_forward_hide_behind_the_forward_only() -> None:
+    """Three seconds of compute, one of them forward: a second and a half of copies each way."""
+    copies = [
+        Work(key=name, kind="pcie", amount=7.5, formula="", overlapped=True, window=window)  # type: ignore[arg-type]
+        for name, window in (("forward", 1 / 3), ("backward", 2 / 3))
+    ]
+    assert micro_batch_seconds(RATES, [work("gemm", 300), *copies]) == pytest.approx(3.5)
+    beside = work("pcie", 10, True)  # all of it hides somewhere, but not beside the others
+    assert micro_batch_seconds(RATES, [work("gemm", 300), beside]) == pytest.approx(3)
+    assert micro_batch_seconds(RATES, [work("gemm", 300), beside, *copies]) == pytest.approx(5)
+
+
 def test_thin_models_reach_less_of_a_large_card_and_all_of_a_cpu() -> None:
     wide, thin = QWEN_7B, catalog_model("Qwen/Qwen2.5-0.5B")
     assert rates_of(H200, wide).gemm == pytest.approx(H200.gemm_flops)

@@ -102,11 +102,28 @@ def test_sixteen_bit_compute_under_autocast_trains_float32_adapters():
     assert all(torch.isfinite(gradient).all() for gradient in got.values())
 
 
-def test_head_groups_on_four_bit_weights_are_refused_in_the_plan_and_at_the_build():
+@pytest.mark.parametrize("double_quant", [True, False])
+def test_the_layer_engine_attends_in_head_groups_of_four_bit_weights(double_quant):
+    qlora = setting("qlora", rank=3, double_quant=double_quant)
+    shape = {**SHAPE, "heads": 8, "kv_heads": 4}
+    runs = (({"engine": "module"}, ()), ({"engine": "layer"}, (setting("fake_parallel", groups=4),)))
+    (want_loss, want), (loss, got) = (
+        loss_and_gradients(
+            with_the_same_adapters(tiny_setup(tiny_model(dtype=torch.float32, **shape), qlora, *others, **engine)), ROW
+        )
+        for engine, others in runs
+    )
+    torch.testing.assert_close(loss, want_loss, rtol=1e-6, atol=0)
+    assert_same_gradients(got, want, 2e-4)
+
+
+def test_head_groups_on_four_bit_weights_are_refused_of_modules_in_the_plan_and_at_the_build():
     from planner.errors import ConfigError
     from tests.planner.plans import codes, plan_of
 
-    assert "qlora-fake-parallel" in codes(plan_of({"qlora": {}, "fake_parallel": {"groups": 2}}))
+    both = {"qlora": {}, "fake_parallel": {"groups": 2}}
+    assert "qlora-fake-parallel" in codes(plan_of(both, engine="module"))
+    assert "qlora-fake-parallel" not in codes(plan_of(both, engine="layer"))
     with pytest.raises(ConfigError, match="cannot cut q_proj, a Linear4bit"):
         tiny_setup(
             tiny_model(dtype=torch.float32, **SHAPE), setting("qlora", rank=3), setting("fake_parallel", groups=2)
