@@ -9,7 +9,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 
-def save_tiny_llama(directory: Path, *, hidden_size: int = 32, vocab_size: int | None = None) -> Path:
+def save_tiny_llama(
+    directory: Path, *, hidden_size: int = 32, vocab_size: int | None = None, num_layers: int = 2
+) -> Path:
     """``vocab_size``: rows of the embedding, when there are to be more than the tokenizer has words."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -32,7 +34,7 @@ def save_tiny_llama(directory: Path, *, hidden_size: int = 32, vocab_size: int |
         vocab_size=vocab_size or len(fast),
         hidden_size=hidden_size,
         intermediate_size=64,
-        num_hidden_layers=2,
+        num_hidden_layers=num_layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=512,
