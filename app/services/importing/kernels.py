@@ -155,15 +155,24 @@ def _settle_tiles(draft: Draft) -> None:
 
 
 def _settle_sharding(draft: Draft) -> None:
-    """DeepSpeed stages and FSDP become fsdp, when this longfit has it."""
+    """DeepSpeed stages and FSDP become fsdp, when this longfit has it; frozen weights that were sent to host memory
+    are streamed from there, which takes no second GPU."""
     config = draft.take("fsdp_config")
     wishes = [wish for wish in (draft.take("deepspeed"), draft.take("fsdp")) if wish is not None]
     if config is not None and not wishes and not is_off(config.value):
         wishes, config = [config], None  # axolotl's FSDP 2 is switched on by its configuration alone
+    streams = draft.method != "full" and draft.facts.offers("weight_streaming")
     for wish in wishes:
         word = _sharding_word(wish.value)
         if is_off(wish.value) or word == "zero0":
             draft.tell("default", [wish.setting], why="Nothing is sharded here either.")
+        elif (
+            "zero3" in word and "offload" in word and draft.method != "full" and draft.facts.offers("weight_streaming")
+        ):
+            draft.put(
+                "weight_streaming", True, wish.setting,
+                what="Frozen weights wait in host memory and come layer by layer; adapters and their states stay.",
+            )  # fmt: skip
         elif draft.facts.offers("fsdp"):
             offload = ", without the offload" if "offload" in word else ""
             draft.put("fsdp", True, wish.setting, what=f"Weights, gradients and states are sharded{offload}.")
@@ -179,8 +188,11 @@ def _settle_sharding(draft: Draft) -> None:
 
 def _sharding_word(value: Any) -> str:
     if isinstance(value, Mapping):
-        stage = (value.get("zero_optimization") or {}).get("stage") if "zero_optimization" in value else None
-        return f"zero{stage}" if stage is not None else "configuration"
+        zero = value.get("zero_optimization") or {}
+        if "stage" not in zero:
+            return "configuration"
+        device = (zero.get("offload_param") or {}).get("device", "none")
+        return f"zero{zero['stage']}{'' if device == 'none' else '_offload'}"
     return str(value).lower()
 
 

@@ -133,6 +133,8 @@ SWIFT = (
          told={"--attn_impl eager": "impossible"}),
     Case(name="zero3", text=f"NPROC_PER_NODE=2 swift sft {M7} {D} --max_length 2048 --deepspeed zero3", count=2,
          values={"fsdp": True}, told={"--deepspeed zero3": "translated"}),
+    Case(name="zero3 with weights on the host", text=f"swift sft {M7} {D} --max_length 2048 --deepspeed zero3_offload",
+         values={"weight_streaming": True, "fsdp": None}, told={"--deepspeed zero3_offload": "translated"}),
     Case(name="yarn", text=f"swift sft {M7} {D} --max_length 65536 --rope_scaling yarn --max_model_len 65536",
          values={"rope_scaling": {"type": "yarn", "factor": 2.0}}, told={"--rope_scaling yarn": "translated"}),
     Case(name="rope as JSON", text=f"swift sft {M7} {D} --max_length 65536 "

@@ -84,7 +84,7 @@ def test_galore_and_adapters_exclude_each_other_also_then():
 def test_deepspeed_becomes_fsdp_once_there_is_one():
     front = "NPROC_PER_NODE=2 "
     assert kind_of(imported_with("--deepspeed zero3", front=front), "--deepspeed") == "impossible"
-    imported = imported_with("--deepspeed zero3_offload", Fsdp, front=front)
+    imported = imported_with("--deepspeed zero3", Fsdp, front=front)
     assert imported.preset.values["fsdp"] is True
     assert kind_of(imported, "--deepspeed") == "translated"
 
