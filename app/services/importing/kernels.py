@@ -166,9 +166,7 @@ def _settle_sharding(draft: Draft) -> None:
         word = _sharding_word(wish.value)
         if is_off(wish.value) or word == "zero0":
             draft.tell("default", [wish.setting], why="Nothing is sharded here either.")
-        elif (
-            "zero3" in word and "offload" in word and draft.method != "full" and draft.facts.offers("weight_streaming")
-        ):
+        elif streams and "zero3" in word and "offload" in word:
             draft.put(
                 "weight_streaming", True, wish.setting,
                 what="Frozen weights wait in host memory and come layer by layer; adapters and their states stay.",
