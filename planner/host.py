@@ -93,11 +93,12 @@ def host_store(result: Account, used_bytes: int) -> Store:
 
 def _experts_beyond(result: Account) -> int:
     """Of the experts that are put together in host memory while all processes of a node load, what is more than the
-    pinned slots, paged states and copies that the run holds there later. Resident after loading 1,175 MiB of which
+    pinned weights and slots, paged states and copies that the run holds there later. Resident after loading 1,175 MiB of which
     1,152 are experts: 1,159 MiB (transformers 5.17, core_model_loading.py)."""
     if result.ctx.model.experts is None:
         return 0
-    later = _processes(result) * (_pinned_bytes(result) + _paged_bytes(result)) + _saved_copy_bytes(result)
+    in_each = _streamed_bytes(result) + _pinned_bytes(result) + _paged_bytes(result)
+    later = _processes(result) * in_each + _saved_copy_bytes(result)
     copies = _processes(result) * result.ctx.sizes.c * num_expert_parameters(result.ctx.model)
     return max(0, copies - later)
 

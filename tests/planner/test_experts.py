@@ -76,6 +76,8 @@ def test_experts_are_put_together_in_host_memory_by_every_process() -> None:
         assert terms["pageable.experts"] == ranks * 2 * experts - terms["pageable.checkpoint"]
         assert plan.host_bytes >= ranks * 2 * experts
     assert "pageable.experts" not in {term.key for term in plan_of(LEAN).host_terms}
+    streamed = plan_of({**LEAN, "weight_streaming": {}}, model=spec())  # they become the pinned weights, layer by layer
+    assert "pageable.experts" not in {term.key for term in streamed.host_terms}
 
 
 def test_a_cpu_maps_a_checkpoint_of_experts_and_holds_them_beside_it() -> None:
