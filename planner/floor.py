@@ -1,4 +1,4 @@
-"""Resident weights are a floor that nothing may break: said with the arithmetic and what would lower it.
+"""Weights on the GPU are a floor that nothing may break: said with the arithmetic and what would lower it.
 
 Called by planner/plan.py when the weights alone exceed what a GPU can hold.
 """
@@ -28,7 +28,7 @@ def floor_issue(problem: Problem, result: Account) -> Issue:
     return Issue(
         code="resident-weights-floor", severity="warning",
         what=f"The weights alone take {weights} bytes of each GPU, and {usable} are usable.",
-        why=f"{formula}. Resident weights are a floor: no other optimization lowers them.",
+        why=f"{formula}. Weights on the GPU are a floor: no other optimization lowers them.",
         fix=f"Set {'; or '.join(words)}." if words else "Use a GPU with more memory, or a smaller model.",
         suggestion=changes_between(problem.registry, problem.config, ways[0].config) if ways else (),
     )  # fmt: skip

@@ -108,12 +108,12 @@ def floor_lines(ladder: Ladder) -> tuple[str, ...]:
     weights = least.weights_bytes
     lines = [
         f"The real minimum of this method is {_exact(least.used_bytes)}: {whole_words(least)}.",
-        f"Resident weights are a floor: {least.weights_formula} = {_exact(weights)}; what keeps "
-        "them on the GPU holds no less.",
+        f"Weights on the GPU are a floor: {least.weights_formula} = {_exact(weights)}; what keeps "
+        "them there holds no less.",
     ]
     if weights > usable:
         lines.append(
-            f"{_exact(usable)} is impossible with resident weights: {weights / 1e9:.2f}e9 bytes of weights > "
+            f"{_exact(usable)} is impossible with these weights: {weights / 1e9:.2f}e9 bytes of weights > "
             f"{usable / 1e9:.2f}e9."
         )
     elif least.verdict == "over":

@@ -67,6 +67,7 @@ def streaming_effect(ctx: PlanContext) -> Effect:
     layers = (s.N - held) * weights.layer  # each way begins with the two that are there
     forward = s.N / (2 * s.N + num_recomputed_layers(config, ctx.model))  # of the compute: frozen weights, two products
     everywhere = frozenset(INSTANTS)
+    tower = ", the vision tower" if ctx.model.tower_parameters else ""
     tables = TermSpec(
         key="weights.embeddings", part="weights", instants=everywhere, bytes=weights.embeddings,
         formula=f"{weights.embeddings}: embeddings and head stay", basis="exact",
@@ -83,7 +84,7 @@ def streaming_effect(ctx: PlanContext) -> Effect:
             ),
             TermSpec(
                 key="weights.final_norm", part="weights", instants=everywhere, bytes=weights.final_norm,
-                formula=f"{weights.final_norm}: the last norm, and a vision tower where there is one",
+                formula=f"{weights.final_norm}: the last norm{tower}",
                 basis="exact",
             ),
             head if streams_tables else tables,
