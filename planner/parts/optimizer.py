@@ -115,11 +115,11 @@ def _gradients_of_a_layer(ctx: PlanContext, what: str, trained: Trained) -> tupl
 def _updates_in_backward(ctx: PlanContext, what: str, trained: Trained) -> tuple[TermSpec, ...]:
     """What the updates of a layer and of a head of its own hold for a moment. That of the embeddings is the step's."""
     head = 0 if ctx.model.tie_word_embeddings else trained.early_parameters
-    of_head, text = _update_temporaries(ctx, trained, largest=head, updated=head)
+    of_head, text = update_temporaries(ctx, trained, largest=head, updated=head)
     if trained.element_bytes < 4 and ctx.config.optimization("fused_loss") is not None:
         of_head, text = max(0, of_head - 4 * head), f"{text} - 4 * {head}: the loss's float32 sum is gone"
     of_layer = max(
-        _update_temporaries(ctx, trained, largest=trained.layer_largest, updated=trained.layer_parameters),
+        update_temporaries(ctx, trained, largest=trained.layer_largest, updated=trained.layer_parameters),
         exchange_temporaries(ctx, trained, summed=trained.layer_parameters),
     )
     return (
@@ -204,9 +204,13 @@ def _8bit_states(what: str, trained: Trained, *, paged: bool) -> tuple[TermSpec,
 
 
 def _temporaries(ctx: PlanContext, trained: Trained) -> tuple[int, str]:
-    """The widest of what follows one after the other: the embeddings' gradient, the sum over ranks, the update."""
+    """The widest of what follows one after the other: the embeddings' gradient, the sum over ranks, the update. The
+    first two are FSDP's own business (parts/fsdp.py)."""
+    update = update_temporaries(ctx, trained, largest=trained.largest, updated=_updated_last(ctx, trained))
+    if ctx.config.optimization("fsdp") is not None and ctx.config.parallel.world > 1:
+        return update
     return max(
-        _update_temporaries(ctx, trained, largest=trained.largest, updated=_updated_last(ctx, trained)),
+        update,
         exchange_temporaries(ctx, trained),
         embedding_temporaries(ctx, trained),
     )
@@ -240,7 +244,7 @@ def exchange_temporaries(ctx: PlanContext, trained: Trained, *, summed: int | No
     return copies * bucket, text + (", cast and laid end to end" if copies == 2 else "")
 
 
-def _update_temporaries(ctx: PlanContext, trained: Trained, *, largest: int, updated: int) -> tuple[int, str]:
+def update_temporaries(ctx: PlanContext, trained: Trained, *, largest: int, updated: int) -> tuple[int, str]:
     """Of ``updated`` parameters in one call of the optimizer, whose largest tensor has ``largest``."""
     config, on_cpu, element = ctx.config, ctx.cluster.gpu.kind == "cpu", trained.element_bytes
     if is_8bit(config):

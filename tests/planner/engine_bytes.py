@@ -11,6 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch.distributed as dist
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import core.loss.chunked
@@ -23,6 +24,7 @@ from core.loss.head_loss import StockLoss
 from core.optimizations import REGISTRY
 from core.parallel.layout import shard_row
 from core.parallel.mesh import build_mesh
+from core.parallel.sharded import local_rows
 from core.train.build import enabled_optimizations
 from core.train.forward import forward_loss
 from core.train.optimizer import build_optimizer
@@ -41,10 +43,15 @@ CPU = torch.device("cpu")
 
 
 def step_peaks(
-    model_config: dict[str, Any], config: RunConfig, *, as_cuda: bool, kernel: AttentionKernel | None = None
+    model_config: dict[str, Any],
+    config: RunConfig,
+    *,
+    as_cuda: bool,
+    kernel: AttentionKernel | None = None,
+    counted: type[LiveBytes] = LiveBytes,
 ) -> dict[str, int]:
     """Highest bytes above static in forward, backward, optimizer step and evaluation of the second step. On a CPU the
-    slots of checkpoint_offload are in the process, too."""
+    slots of checkpoint_offload are in the process, too. Of several ranks each calls it."""
     setup = build(model_config, config, kernel or (FlashAllocations() if as_cuda else CpuFlashKernel()), as_cuda)
     tokens = config.max_length
     ids = torch.randint(0, model_config["vocab_size"], (tokens,))
@@ -54,7 +61,7 @@ def step_peaks(
     )  # fmt: skip
     optimizer = build_optimizer(
         setup.model, optim=config.optim, learning_rate=1e-4, weight_decay=0.0, betas=(0.9, 0.999), epsilon=1e-8,
-        master_weights=config.master_weights, projection=setup.projection,
+        master_weights=config.master_weights, projection=setup.projection, trained=setup.trained.values(),
     )  # fmt: skip
     for group in optimizer.param_groups:
         group["foreach"] = as_cuda  # torch's own choice on the device that is planned for
@@ -67,6 +74,8 @@ def step_peaks(
         loss.backward()
         del loss
         enter("optimizer_step")
+        if setup.sharded is not None:
+            setup.sharded.take_gradients()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
@@ -76,8 +85,8 @@ def step_peaks(
 
     step()  # states exist from here on
     states = [x for state in optimizer.state.values() for x in state.values()]
-    static = [*setup.model.parameters(), *setup.model.buffers(), *states]
-    mode = LiveBytes([*static, row.input_ids, row.labels, row.position_ids])
+    static = [*map(local_rows, setup.model.parameters()), *setup.model.buffers(), *states]
+    mode = counted([*static, row.input_ids, row.labels, row.position_ids])
     replaced = patch.object(core.loss.chunked, "cross_entropy_", loss_allocations.cross_entropy_)
     try:
         with mode, replaced if as_cuda else nullcontext():
@@ -103,9 +112,11 @@ def build(
         dtype=getattr(torch, config.dtype),
     ).train()  # fmt: skip
     model.requires_grad_(config.method == "full")
+    rank = dist.get_rank() if dist.is_initialized() else 0
     setup = TrainingSetup(
         config=config, spec=model_spec_from_config("tiny", model_config), device=CPU,
-        mesh=build_mesh(config.parallel, rank=0, world=1), model=model, attention=LocalAttention(kernel),
+        mesh=build_mesh(config.parallel, rank=rank, world=config.parallel.world), model=model,
+        attention=LocalAttention(kernel),
         loss=StockLoss(), emit=lambda name, data: None,
     )  # fmt: skip
     with ExitStack() as stack:

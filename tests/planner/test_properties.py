@@ -67,7 +67,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     return {
         "optim": draw(st.sampled_from(get_args(Optim))),
         "master_weights": draw(st.sampled_from(get_args(MasterWeights))),
-        "update": draw(st.sampled_from(["step", "layer"])),
+        "update": "step" if "fsdp" in chosen else draw(st.sampled_from(["step", "layer"])),  # refused with it
         "optimizations": chosen,
         "model": model,
         "max_length": draw(st.integers(128, 200_000)),

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from planner.account import Account
-from planner.types import Instant, ParallelDegrees
-from tests.planner.plans import GIB, QWEN_7B, account_of, cluster_of, issue_of, plan_of
+from planner.layer_policy import layer_engine_obstacle
+from planner.types import ParallelDegrees
+from tests.planner.plans import GIB, QWEN_7B, account_of, cluster_of, issue_of, plan_of, run_config
 
 D, N, V = 3584, 28, 152064
 BF16: dict[str, Any] = {"lora": {"rank": 64, "adapter_dtype": "bfloat16"}, "fused_loss": {}}
@@ -18,7 +19,7 @@ LAYERS = 2 * (QWEN_7B.num_parameters - 2 * V * D - D)  # bf16 bytes of all decod
 ADAPTERS = 64 * N * sum(map(sum, QWEN_7B.linears.values()))
 
 
-def bytes_of(result: Account, prefix: str, instant: Instant) -> int:
+def bytes_of(result: Account, prefix: str, instant: str) -> int:
     return sum(s.bytes for s in result.combined.specs if s.key.startswith(prefix) and instant in s.instants)
 
 
@@ -35,15 +36,16 @@ class TestFsdp:
         assert bytes_of(result, "weights", "load") == -(-weights // ranks)
         assert bytes_of(result, "optimizer", "forward_loss") == -(-2 * weights // ranks)
         assert bytes_of(result, "gradients.base.all", "optimizer_step") == -(-weights // ranks)
-        hidden = 2 * 3584 * 8192  # while the embeddings' gradient is formed
-        assert bytes_of(result, "step", "optimizer_step") == hidden // ranks
 
     def test_two_layers_and_the_root_are_gathered(self) -> None:
         result = account_of({**FULL, "fsdp": {}}, parallel=ParallelDegrees(data=4))
         layer = -(-LAYERS // N)
-        assert bytes_of(result, "gathered.layers", "layer_backward") == 2 * layer + layer // 4
-        assert bytes_of(result, "gathered.root", "layer_backward") == 2 * (2 * V * D + D)
-        assert bytes_of(result, "reduced.layers", "layer_backward") == (2 + 2 * 4) * layer // 2
+        for instant in ("layer_forward", "layer_backward", "attention_backward", "backward_end", "evaluation_forward"):
+            assert bytes_of(result, "gathered.layers", instant) == 2 * layer
+            assert bytes_of(result, "gathered.root", instant) == 2 * (2 * V * D + D)
+        assert bytes_of(result, "gathered.waiting", "forward_loss") == layer
+        assert bytes_of(result, "gathered", "load") == 2 * (2 * V * D + D)
+        assert bytes_of(result, "gathered", "optimizer_step") == 0
         work = work_of(result)
         assert work["link.gathered"] == (2 * N * layer + 2 * (2 * V * D + D)) * 3 // 4
         assert work["link.reduced"] == 4 * (N * layer // 2 + 2 * V * D + D) * 3 // 4
@@ -52,8 +54,36 @@ class TestFsdp:
         chosen = {**LEAN, "fsdp": {}}
         result = account_of(chosen, parallel=ParallelDegrees(data=2))
         layer = -(-LAYERS // N) + 2 * ADAPTERS // N
-        assert bytes_of(result, "gathered.layers", "layer_backward") == 2 * layer + layer // 2
+        assert bytes_of(result, "gathered.layers", "layer_backward") == 2 * layer
         assert bytes_of(result, "weights.adapters", "load") == ADAPTERS
+        assert bytes_of(result, "reduced.layers", "backward_end") == 4 * ADAPTERS // N
+
+    def test_gradients_are_whole_for_one_layer_and_in_float32_for_the_one_above(self) -> None:
+        """By hand, of bfloat16 weights over 4 ranks; the head's waits for the embeddings'."""
+        result = account_of({**FULL, "fsdp": {}}, parallel=ParallelDegrees(data=4), optim="adamw_torch_fused")
+        layer, down = -(-LAYERS // N) // 2, 3584 * 18944
+        upper = 3 * down + 3584 * 3584
+        lowest = bytes_of(result, "reduced", "backward_end")
+        activations = 6 * 2 * 18944 * 8192  # of the MLP, more than the rest of the layer's gradients
+        assert activations > 2 * (layer - down)
+        assert lowest == 4 * layer + 2 * V * D + 2 * down + (N - 2) * (2 * layer // 4)
+        rest = 2 * (layer - upper) - 2 * (4 * 3584 + 4 * 512 + 3584) * 8192
+        assert bytes_of(result, "reduced", "attention_backward") == 4 * layer + 2 * V * D + 2 * upper + max(0, rest)
+
+    def test_a_step_begins_with_the_gradients_of_the_root(self) -> None:
+        """Gathered embeddings, head and norm, both tables' gradients, that of the embeddings' output, and the lowest
+        layer's in float32; the root's shards and an update in place are counted elsewhere."""
+        result = account_of({**FULL, "fsdp": {}}, parallel=ParallelDegrees(data=4), optim="adamw_torch_fused")
+        root, layer = 2 * V * D + D, -(-LAYERS // N) // 2
+        formed = 2 * root + 2 * (2 * V * D) + 2 * D * 8192 + 4 * layer
+        assert bytes_of(result, "reduced.root", "optimizer_step") == max(formed, (2 + 4) * root) - 2 * root // 4
+        assert bytes_of(result, "step", "optimizer_step") == 0
+
+    def test_rank_zero_puts_a_checkpoint_together_on_its_host(self) -> None:
+        values: dict[str, Any] = {"parallel": ParallelDegrees(data=4), "optim": "adamw_torch_fused"}
+        whole, shards = (plan_of(chosen, **values).host_bytes for chosen in (FULL, {**FULL, "fsdp": {}}))
+        weights = 2 * QWEN_7B.num_parameters
+        assert shards - whole == pytest.approx(3 * weights, rel=1e-6)
 
     def test_a_checkpoint_on_disk_is_whole(self) -> None:
         values: dict[str, Any] = {"parallel": ParallelDegrees(data=4), "save_total_limit": 1}
@@ -70,3 +100,24 @@ class TestFsdp:
         assert issue_of(plan_of({**FULL, "fsdp": {}}), "fsdp-one-rank").suggestion == (("fsdp", None),)
         both = plan_of({**FULL, "galore": {}, "fsdp": {}}, parallel=ParallelDegrees(data=2))
         assert "1 / 2" in issue_of(both, "fsdp-galore").why
+
+    @pytest.mark.parametrize(
+        ("chosen", "values", "code", "suggestion"),
+        [
+            ({"qlora": {}}, {}, "fsdp-qlora", ("fsdp", None)),
+            ({}, {"optim": "adamw_8bit"}, "fsdp-8bit", ("optim", "adamw_torch_fused")),
+            ({}, {"update": "layer", "max_grad_norm": 0.0}, "fsdp-update-layer", ("update", "step")),
+        ],
+    )  # fmt: skip
+    def test_what_it_does_not_go_with_is_refused_by_name(
+        self, chosen: dict[str, Any], values: dict[str, Any], code: str, suggestion: tuple[str, Any]
+    ) -> None:
+        plan = plan_of({**chosen, "fsdp": {}}, parallel=ParallelDegrees(data=4), **values)
+        issue = issue_of(plan, code)
+        assert (issue.severity, issue.suggestion) == ("error", (suggestion,))
+        assert {"1 / 4", "shard"} & {word for word in ("1 / 4", "shard") if word in issue.why + issue.fix}
+
+    def test_modules_compute_the_layers(self) -> None:
+        config = run_config({**LEAN, "fsdp": {}}, parallel=ParallelDegrees(data=2))
+        assert "share" in (layer_engine_obstacle(config, QWEN_7B) or "")
+        assert layer_engine_obstacle(run_config(LEAN), QWEN_7B) is None
