@@ -72,6 +72,7 @@ def host_store(result: Account, used_bytes: int) -> Store:
         terms.append(_term("pageable.optimizer", "optimizer", processes * paged, text, "modelled"))
     copied = _saved_copy_bytes(result)
     text = f"{copied}: the larger of weights and optimizer states of a checkpoint, copied over as it is written"
+    text += "; and both, put together from their shards" if ctx.config.optimization("fsdp") else ""
     terms.append(_term("pageable.checkpoint", "optimizer", copied, text, "modelled", frozenset({"save"})))
     if experts := _experts_beyond(result):
         text = (
@@ -93,8 +94,8 @@ def host_store(result: Account, used_bytes: int) -> Store:
 
 def _experts_beyond(result: Account) -> int:
     """Of the experts that are put together in host memory while all processes of a node load, what is more than the
-    pinned weights and slots, paged states and copies that the run holds there later. Resident after loading 1,175 MiB of which
-    1,152 are experts: 1,159 MiB (transformers 5.17, core_model_loading.py)."""
+    pinned weights and slots, paged states and copies that the run holds there later. Resident after loading 1,175 MiB
+    of which 1,152 are experts: 1,159 MiB (transformers 5.17, core_model_loading.py)."""
     if result.ctx.model.experts is None:
         return 0
     in_each = _streamed_bytes(result) + _pinned_bytes(result) + _paged_bytes(result)
@@ -150,8 +151,10 @@ def _streamed_bytes(result: Account) -> int:
 
 
 def _saved_copy_bytes(result: Account) -> int:
-    """safetensors copies every tensor of a file over before it writes the first (core/train/saved_state.py)."""
-    return max(_checkpoint_files(result))
+    """safetensors copies every tensor of a file over before it writes the first (core/train/saved_state.py). Shards are
+    put together on the host of rank 0, for both files, before that (core/train/saver.py)."""
+    files = _checkpoint_files(result)
+    return max(files) + (sum(files) if result.ctx.config.optimization("fsdp") else 0)
 
 
 def _pinned_bytes(result: Account) -> int:
