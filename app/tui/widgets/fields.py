@@ -173,6 +173,8 @@ class FieldRow(Vertical):
         else:
             self._complaint.update(self._complaint_words)
         self.set_class(bool(self._complaint_words), "-wrong")
+        if self._complaint_words and self.has_focus_within:  # the field at work may be the last one in sight
+            self.call_after_refresh(self.scroll_visible, animate=False)
 
     def on_input_changed(self, message: Input.Changed) -> None:
         message.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -104,8 +105,8 @@ def screen_text(app, selector: str = "") -> str:
 
 
 def words(app, selector: str = "") -> str:
-    """The same in one line, without frames and folding."""
-    return " ".join(screen_text(app, selector).replace("│", " ").split())
+    """The same in one line, without frames, scroll bars and folding."""
+    return " ".join(re.sub("[│▁-▇]", " ", screen_text(app, selector)).split())
 
 
 def notices(app) -> str:

@@ -83,6 +83,7 @@ async def test_what_cannot_be_is_said_beside_its_field():
         form.focus_field("sequence_parallel")
         await pilot.pause()
         await pilot.press("2")
+        await pilot.pause()  # what is said is scrolled into sight
         assert "Write fake_parallel: 2 instead" in words(app, "#setup")
         assert "NOT PLANNED" in words(app, "#plan-panel")
 
