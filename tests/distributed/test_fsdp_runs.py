@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,10 @@ def test_a_run_on_shards_has_the_curve_and_the_checkpoint_of_one_process(
     assert weights(after).keys() == weights(single).keys()
 
 
-@pytest.mark.parametrize("case", ["lora", "full", "float32 masters", "rounding by chance"])
+@pytest.mark.parametrize(
+    "case",
+    ["lora", "rounding by chance", *(pytest.param(c, marks=pytest.mark.soak) for c in ("full", "float32 masters"))],
+)
 def test_a_run_on_shards_resumes_bit_for_bit(run_ranks: Any, tiny_model_dir: Path, tmp_path: Path, case: str) -> None:
     optimizations = (*METHODS["lora" if case == "lora" else "full"], setting("fsdp"))
     keys = {**KEYS, "parallel": DATA_2, "gradient_accumulation_steps": 2, "save_steps": 3}
@@ -74,8 +78,9 @@ def test_a_run_on_shards_resumes_bit_for_bit(run_ranks: Any, tiny_model_dir: Pat
     uninterrupted = run_ranks(train_on_shards, 2, str(whole.path))
     parted = make_run(tmp_path, tiny_model_dir, *optimizations, name="parted", **keys)
     stopped = run_ranks(train_on_shards, 2, str(parted.path), 4)
+    shutil.rmtree(parted.checkpoints / "step-4")  # as if it had been killed after step 4: that step is repeated
     resumed = run_ranks(train_on_shards, 2, str(parted.path))
-    assert ("resumed", {"step": 4, "exact": True, "reason": ""}) in resumed[0]["events"]
-    assert stopped[0]["curve"] + resumed[0]["curve"] == uninterrupted[0]["curve"]
+    assert ("resumed", {"step": 3, "exact": True, "reason": ""}) in resumed[0]["events"]
+    assert stopped[0]["curve"][:3] + resumed[0]["curve"] == uninterrupted[0]["curve"]
     for file in (whole.checkpoints / "step-6").glob("*.safetensors"):
         assert (parted.checkpoints / "step-6" / file.name).read_bytes() == file.read_bytes(), file.name

@@ -79,6 +79,18 @@ def test_qlora_and_two_ranks_are_rehearsed_too(tiny):
     assert any("2 ranks exchanged tokens for heads" in claim for claim in rehearsal.evidence)
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("method", [{}, {"lora": False}], ids=["lora", "full"])
+def test_shards_over_two_ranks_are_rehearsed_too(tiny, method):
+    """As the worker of a run does it: weights on the host first, then a share of them on each rank."""
+    preset = Preset(
+        name="two", description="", values=tiny(fsdp=True, **method).values, hardware={"gpu": "cpu", "count": 2}
+    )
+    rehearsal = rehearse_preset(preset, steps=2)
+    assert rehearsal.failure is None
+    assert any("this rank, one of 2, holds" in claim for claim in rehearsal.evidence)
+
+
 def test_one_step_proves_nothing():
     with pytest.raises(ConfigError, match="rehearsal of 1 steps"):
         rehearse_preset("demo-smollm2", steps=1)
