@@ -59,11 +59,13 @@ def test_cheapest_names_what_has_no_price(capsys: pytest.CaptureFixture[str], fe
 
 def test_how_many_of_one_type(capsys: pytest.CaptureFixture[str]) -> None:
     code, answer = answer_of(
-        capsys, "meta-llama/Llama-3.1-8B-Instruct", "--length", "131072", "--solve", "gpus", "--gpu", "RTX-4090"
-    )
+        capsys, "meta-llama/Llama-3.1-8B-Instruct", "--length", "8192", "--method", "full", "--solve", "gpus", "--gpu",
+        "RTX-4090",
+    )  # fmt: skip
     assert code == 0
-    assert answer["answers"][0]["num_gpus"] == 3
-    assert [rejected["num_gpus"] for rejected in answer["rejected"]] == [1, 2]
+    assert answer["answers"][0]["num_gpus"] == 4
+    assert answer["answers"][0]["optimizations"]["fsdp"] == {}
+    assert [rejected["num_gpus"] for rejected in answer["rejected"]] == [1, 2, 3]
     assert all(rejected["missing_bytes"] > 0 for rejected in answer["rejected"])
 
 
