@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
 
@@ -43,7 +43,6 @@ class ShardedModel:
         for group in groups:  # a plain sum, in operations that every backend has
             group.set_gradient_divide_factor(1.0)
             group.set_force_sum_reduction_for_comms(True)
-        self.groups: list[FSDPModule] = groups
         self.sharded: dict[str, DTensor] = {}
         for name, parameter in model.named_parameters():
             assert isinstance(parameter, DTensor), name
