@@ -76,7 +76,8 @@ def step_seconds(ctx: PlanContext, work: Sequence[Work], specs: Sequence[TermSpe
     gradients = sum(spec.bytes for spec in specs if spec.key.startswith("gradients.") and spec.key.endswith(".all"))
     states = sum(spec.bytes for spec in specs if spec.key.startswith("optimizer."))
     world = config.parallel.world
-    reduction = 2 * gradients * (world - 1) / world / rates.link
+    is_reduced = config.optimization("fsdp") is not None  # within the backward: its work
+    reduction = 0.0 if is_reduced else 2 * gradients * (world - 1) / world / rates.link
     update = STEP_TRAFFIC * (gradients + states) / rates.memory
     fixed = STEP_OVERHEAD_S if gpu.kind == "cuda" else 0.0
     return config.gradient_accumulation_steps * micro_batch_seconds(rates, work) + reduction + update + fixed

@@ -8,6 +8,7 @@ import pytest
 
 from planner.account import Account
 from planner.layer_policy import layer_engine_obstacle
+from planner.time import STEP_OVERHEAD_S, STEP_TRAFFIC, micro_batch_seconds, rates_of, step_seconds
 from planner.types import ParallelDegrees
 from tests.planner.plans import GIB, QWEN_7B, account_of, cluster_of, issue_of, plan_of, run_config
 
@@ -116,6 +117,16 @@ class TestFsdp:
         issue = issue_of(plan, code)
         assert (issue.severity, issue.suggestion) == ("error", (suggestion,))
         assert {"1 / 4", "shard"} & {word for word in ("1 / 4", "shard") if word in issue.why + issue.fix}
+
+    def test_gradients_are_summed_within_the_backward_and_not_once_more(self) -> None:
+        """Of the step nothing but the update and its fixed overhead is left beside the micro-batches."""
+        result = account_of({**FULL, "fsdp": {}}, parallel=ParallelDegrees(data=4), optim="adamw_torch_fused")
+        specs, work = result.combined.specs, result.combined.work
+        rates = rates_of(result.ctx.cluster.gpu, result.ctx.model)
+        states = 3 * -(-2 * QWEN_7B.num_parameters // 4)  # gradients, exp_avg, exp_avg_sq: a share of each
+        update = STEP_TRAFFIC * states / rates.memory + STEP_OVERHEAD_S
+        beside = step_seconds(result.ctx, work, specs) - micro_batch_seconds(rates, work)
+        assert beside == pytest.approx(update, rel=1e-6)
 
     def test_modules_compute_the_layers(self) -> None:
         config = run_config({**LEAN, "fsdp": {}}, parallel=ParallelDegrees(data=2))
