@@ -19,7 +19,7 @@ from planner.goals import GOALS
 from planner.optimization import Registry
 from planner.price import ROOMY, Candidate, price, shortfall
 from planner.rope import reach
-from planner.space import Problem, candidates_by_method, updated_in_backward
+from planner.space import Problem, candidates_by_method, sharded, updated_in_backward
 from planner.spend import spend, tighten
 from planner.types import Alternative, ClusterSpec, Environment, ModelSpec, RunConfig
 
@@ -79,8 +79,10 @@ def best_of(
 
 
 def _priced(problem: Problem, goal: str, limit: int, only_this_method: bool) -> list[Candidate]:
-    """Every combination that no check refuses; by the method at hand, where none leaves room, the lowest with the MLP
-    by tiles, and full fine-tuning updated within the backward; and where speed decides the fastest with memory spent.
+    """Every combination that no check refuses; full fine-tuning that leaves no room on shards, too; by the method at
+    hand, where none leaves room, the lowest with the MLP by tiles, adapters on shards, and
+    full fine-tuning updated within the backward unless it has room on shards; and where speed decides the fastest with
+    memory spent.
 
     Another method ranks below all that fit by the one at hand: it is left out where these fill the answer.
     """
@@ -92,10 +94,16 @@ def _priced(problem: Problem, goal: str, limit: int, only_this_method: bool) -> 
         if only_this_method or sum(candidate.verdict in ROOMY for candidate in priced) >= limit:
             break
     own = [candidate for candidate in priced if candidate.config.method == problem.config.method]
-    if not any(candidate.verdict in ROOMY for candidate in own):
+    needy = [candidate for candidate in own if candidate.verdict not in ROOMY]
+    on_shards: list[Candidate] = []
+    if problem.config.method == "full" or len(needy) == len(own):
+        on_shards = list(_all_priced(problem, (found for c in needy for found in sharded(problem, c.config))))
+        priced = _distinct([*priced, *on_shards])
+    if len(needy) == len(own):
         lowest = sorted(own, key=lambda candidate: candidate.sizes.used)[:MOST_SPENT]
         priced = _distinct([*priced, *(tiled for c in lowest if (tiled := tighten(problem, c)) is not None)])
-        if problem.config.method == "full" and problem.config.update == "step":
+        is_roomy = any(candidate.verdict in ROOMY for candidate in on_shards)
+        if problem.config.method == "full" and problem.config.update == "step" and not is_roomy:
             priced = _distinct([*priced, *_all_priced(problem, (updated_in_backward(c.config) for c in own))])
     if not by_speed:
         return priced

@@ -169,6 +169,20 @@ def _one_away(problem: Problem, config: RunConfig, planned: bool) -> Iterator[Ru
             yield updated_in_backward(config)
 
 
+def sharded(problem: Problem, config: RunConfig) -> Iterator[RunConfig]:
+    """Shards over all ranks, computed by transformers' modules: with Liger, and without, in the layer engine's place.
+    None with head groups: where ranks share weights they can share a row."""
+    registry = problem.registry
+    others = {"fsdp", "weight_streaming", "qlora", "fake_parallel"}
+    is_cut = config.parallel.world > 1 and _offered(registry, "fsdp")
+    if not is_cut or any(setting.name in others for setting in config.optimizations):
+        return
+    with_liger = config.engine == "layer" and _offered(registry, "liger") and config.optimization("liger") is None
+    for names in (("fsdp",), ("liger", "fsdp")) if with_liger else (("fsdp",),):
+        settings = [*config.optimizations, *(_default(registry, name) for name in names)]
+        yield replace(config, engine="module", update="step", optimizations=_in_order(registry, settings))
+
+
 def updated_in_backward(config: RunConfig) -> RunConfig:
     """`update: layer`, without what that cannot do (planner/update_checks.py): clip, or sum over micro-batches."""
     return replace(config, update="layer", max_grad_norm=0.0, gradient_accumulation_steps=1)
