@@ -171,11 +171,13 @@ def _one_away(problem: Problem, config: RunConfig, planned: bool) -> Iterator[Ru
 
 def sharded(problem: Problem, config: RunConfig) -> Iterator[RunConfig]:
     """Shards over all ranks, computed by transformers' modules: with Liger, and without, in the layer engine's place.
-    None with head groups: where ranks share weights they can share a row."""
+    None with head groups: where ranks share weights they can share a row. Of two optimizers of the same numbers the
+    fused one, whose update holds nothing."""
     registry = problem.registry
     others = {"fsdp", "weight_streaming", "qlora", "fake_parallel"}
     is_cut = config.parallel.world > 1 and _offered(registry, "fsdp")
-    if not is_cut or any(setting.name in others for setting in config.optimizations):
+    is_twin = config.method == "full" and config.optim == OPTIMS[0]
+    if not is_cut or is_twin or any(setting.name in others for setting in config.optimizations):
         return
     with_liger = config.engine == "layer" and _offered(registry, "liger") and config.optimization("liger") is None
     for names in (("fsdp",), ("liger", "fsdp")) if with_liger else (("fsdp",),):
