@@ -19,7 +19,7 @@ from planner.goals import GOALS
 from planner.optimization import Registry
 from planner.price import ROOMY, Candidate, price, shortfall
 from planner.rope import reach
-from planner.space import Problem, candidates_by_method, sharded, updated_in_backward
+from planner.space import Problem, candidates_by_method, sharded, streamed, updated_in_backward
 from planner.spend import spend, tighten
 from planner.types import Alternative, ClusterSpec, Environment, ModelSpec, RunConfig
 
@@ -80,7 +80,7 @@ def best_of(
 
 def _priced(problem: Problem, goal: str, limit: int, only_this_method: bool) -> list[Candidate]:
     """Every combination that no check refuses; full fine-tuning that leaves no room on shards, too; by the method at
-    hand, where none leaves room, the lowest with the MLP by tiles, adapters on shards, and
+    hand, where none leaves room, the lowest with the MLP by tiles, adapters on shards or over streamed weights, and
     full fine-tuning updated within the backward unless it has room on shards; and where speed decides the fastest with
     memory spent.
 
@@ -102,9 +102,11 @@ def _priced(problem: Problem, goal: str, limit: int, only_this_method: bool) -> 
     if len(needy) == len(own):
         lowest = sorted(own, key=lambda candidate: candidate.sizes.used)[:MOST_SPENT]
         priced = _distinct([*priced, *(tiled for c in lowest if (tiled := tighten(problem, c)) is not None)])
+        further = [config for candidate in own for config in streamed(problem, candidate.config)]
         is_roomy = any(candidate.verdict in ROOMY for candidate in on_shards)
         if problem.config.method == "full" and problem.config.update == "step" and not is_roomy:
-            priced = _distinct([*priced, *_all_priced(problem, (updated_in_backward(c.config) for c in own))])
+            further += [updated_in_backward(candidate.config) for candidate in own]
+        priced = _distinct([*priced, *_all_priced(problem, further)])
     if not by_speed:
         return priced
     fitting = sorted((c for c in priced if c.verdict in ROOMY), key=_ranking(problem, goal, {}))

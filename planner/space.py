@@ -18,10 +18,11 @@ from planner.types import ClusterSpec, Environment, ModelSpec, Optim, Optimizati
 
 OPTIMS: tuple[Optim, ...] = ("adamw_torch", "adamw_torch_fused")  # the same numbers: the search may swap them
 SMALLER_OPTIMS: tuple[Optim, ...] = ("adamw_8bit", "paged_adamw_8bit")  # other numbers: a rung of the ladder
+STREAMING = "weight_streaming"
 FINER: Mapping[str, tuple[Mapping[str, Any], ...]] = {  # knobs that the ladder tries too: less memory for more launches
     "fused_loss": ({"chunk_tokens": 256},),
     "tiled_mlp": ({"tiles": 32},),
-    "weight_streaming": ({"embeddings": "streamed"},),
+    STREAMING: ({"embeddings": "streamed"},),
 }
 ADAPTERS = ("lora", "qlora")
 SPREAD = ("ulysses", "ring")
@@ -169,12 +170,22 @@ def _one_away(problem: Problem, config: RunConfig, planned: bool) -> Iterator[Ru
             yield updated_in_backward(config)
 
 
+def streamed(problem: Problem, config: RunConfig) -> Iterator[RunConfig]:
+    """Adapters over frozen weights that wait in host memory: embeddings and head on the GPU, or there too."""
+    can = STREAMING in problem.registry and problem.can_run(STREAMING, config)
+    if not can or config.method == "full" or config.optimization(STREAMING) is not None:
+        return
+    for knobs in ({}, *FINER[STREAMING]):
+        setting = OptimizationSetting(name=STREAMING, knobs=_merged(problem.registry, STREAMING, dict(knobs)))
+        yield replace(config, optimizations=_in_order(problem.registry, [*config.optimizations, setting]))
+
+
 def sharded(problem: Problem, config: RunConfig) -> Iterator[RunConfig]:
     """Shards over all ranks, computed by transformers' modules: with Liger, and without, in the layer engine's place.
     None with head groups: where ranks share weights they can share a row. Of two optimizers of the same numbers the
     fused one, whose update holds nothing."""
     registry = problem.registry
-    others = {"fsdp", "weight_streaming", "qlora", "fake_parallel"}
+    others = {"fsdp", STREAMING, "qlora", "fake_parallel"}
     is_cut = config.parallel.world > 1 and _offered(registry, "fsdp")
     is_twin = config.method == "full" and config.optim == OPTIMS[0]
     if not is_cut or is_twin or any(setting.name in others for setting in config.optimizations):

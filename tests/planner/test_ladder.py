@@ -65,10 +65,13 @@ def lowest_of_all(problem: Problem) -> int:
     fine = setting_of(REGISTRY["fused_loss"](chunk_tokens=256))
     config = replace(config, optimizations=(*config.optimizations, fine))
     tiles = [setting_of(REGISTRY["tiled_mlp"](tiles=tiles)) for tiles in (8, 32)]
+    elsewhere = () if config.method == "full" else (setting_of(REGISTRY["weight_streaming"](embeddings="streamed")),)
+    shards = () if problem.cluster.num_gpus == 1 else (setting_of(REGISTRY["fsdp"]()),)
     engines = {"module"} if layer_engine_obstacle(config, problem.model) else {"module", config.engine}
     configs = [
-        replace(config, engine=engine, optimizations=(*config.optimizations, *tiled))
+        replace(config, engine=engine, optimizations=(*config.optimizations, *weights, *tiled))
         for engine in engines
+        for weights in {elsewhere, shards}
         for tiled in ((), *((tile,) for tile in tiles))
     ]
     if config.method == "full":

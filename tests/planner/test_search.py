@@ -132,7 +132,7 @@ def test_with_memory_to_spare_nothing_is_recomputed() -> None:
 
 
 def test_what_is_over_says_when_and_by_how_much() -> None:
-    found = recommend(**arguments({"lora": {"rank": 64}}, max_length=16384), limit=100)
+    found = recommend(**arguments({"lora": {"rank": 64}}, max_length=16384), limit=1000)
     over = [a for a in found if a.verdict == "over"]
     assert any("in the backward of the loss" in a.why for a in over)
     for alternative in over:
@@ -300,9 +300,27 @@ def test_candidates_only_differ_in_what_may_change() -> None:
 
 def test_where_nothing_fits_the_lowest_are_tried_with_the_mlp_by_tiles() -> None:
     given = arguments({"lora": {"rank": 16, "adapter_dtype": "bfloat16"}}, gpu="A10", max_length=49152)
+    given["registry"] = {name: entry for name, entry in REGISTRY.items() if name != "weight_streaming"}
     best = recommend(**given)[0]
     assert best.verdict != "over"
     assert "tiled_mlp" in names(best)
     assert dict(best.changes)["tiled_mlp"] == 8
     short = recommend(**{**given, "config": replace(given["config"], max_length=4096)}, limit=100)
     assert all("tiled_mlp" not in names(alternative) for alternative in short)
+
+
+@pytest.mark.parametrize("gpu", ["RTX-3060-12G", "A10"])
+def test_streamed_weights_are_recommended_where_resident_ones_do_not_fit(gpu: str) -> None:
+    """Without a word of it in the preset: LoRA on 7B weights, 14.2 GiB of them, at 8K in 12 GB."""
+    best, *others = recommend(**arguments({"lora": {"rank": 16}}, gpu=gpu, max_length=8192), limit=1000)
+    assert best.verdict in ROOMY
+    assert ("weight_streaming" in names(best)) == (gpu == "RTX-3060-12G")
+    if gpu == "A10":
+        assert all("weight_streaming" not in names(other) for other in others)
+
+
+def test_the_head_is_streamed_with_the_chunked_loss_only() -> None:
+    found = recommend(**arguments({"lora": {"rank": 16}}, gpu="RTX-3060-12G", max_length=8192), limit=1000)
+    streamed = [a for a in found if dict(a.changes).get("weight_streaming") == "streamed"]
+    assert streamed
+    assert all("fused_loss" in names(alternative) for alternative in streamed)

@@ -9,12 +9,14 @@ import pytest
 from core.optimizations import REGISTRY
 from planner.catalog.gpus import GPUS
 from planner.errors import ConfigError
+from planner.optimization import Registry
 from planner.price import price
 from planner.sizing import Offer, Sizing, best_hardware, fewest_gpus
 from planner.space import Problem, candidates
 from planner.types import ParallelDegrees
 from tests.planner.plans import QWEN_7B, catalog_model, cluster_of, environment_of, run_config
 
+RESIDENT = {name: entry for name, entry in REGISTRY.items() if name not in ("weight_streaming", "fsdp")}
 LORA: dict[str, Any] = {"lora": {"rank": 16, "adapter_dtype": "bfloat16"}}
 
 
@@ -23,9 +25,9 @@ def offers(gpu: str, *counts: int) -> list[Offer]:
     return [(cluster, environment_of(cluster)) for cluster in clusters]
 
 
-def fewest(gpu: str, *counts: int, optimizations: dict[str, Any] | None = None, **values: Any) -> Sizing:
-    config = run_config(LORA if optimizations is None else optimizations, **values)
-    return fewest_gpus(offers(gpu, *counts), config=config, model=QWEN_7B, registry=REGISTRY)
+def fewest(gpu: str, *counts: int, registry: Registry = REGISTRY, **values: Any) -> Sizing:
+    config = run_config(LORA, **values)
+    return fewest_gpus(offers(gpu, *counts), config=config, model=QWEN_7B, registry=registry)
 
 
 def anything_fits(gpu: str, count: int, **values: Any) -> bool:
@@ -34,7 +36,7 @@ def anything_fits(gpu: str, count: int, **values: Any) -> bool:
     problems = [
         Problem(
             config=run_config({**LORA, **tiles}, parallel=ParallelDegrees(data=count), **values), model=QWEN_7B,
-            cluster=cluster, environment=environment_of(cluster), registry=REGISTRY,
+            cluster=cluster, environment=environment_of(cluster), registry=RESIDENT,
         )
         for tiles in ({}, {"tiled_mlp": {"tiles": 8}}, {"tiled_mlp": {"tiles": 32}})
     ]  # fmt: skip
@@ -43,7 +45,7 @@ def anything_fits(gpu: str, count: int, **values: Any) -> bool:
 
 
 def test_the_fewest_gpus_are_exactly_those_that_the_whole_space_needs() -> None:
-    found = fewest("A10", 1, 2, 3, 4, max_length=131072)
+    found = fewest("A10", 1, 2, 3, 4, max_length=131072, registry=RESIDENT)
     (answer,) = found.answers
     count = answer.cluster.num_gpus
     assert count > 1
@@ -65,14 +67,20 @@ def test_an_answer_fits_also_where_the_search_alone_has_none() -> None:
     assert {"galore", "update"} <= dict(answer.best.changes).keys()
 
 
+def test_streamed_weights_need_fewer() -> None:
+    resident, streamed = (fewest("A10", 1, 2, 3, 4, max_length=131072, registry=r) for r in (RESIDENT, REGISTRY))
+    assert streamed.answers[0].cluster.num_gpus < resident.answers[0].cluster.num_gpus
+    assert "weight_streaming" in dict(streamed.answers[0].best.changes)  # type: ignore[union-attr]
+
+
 def test_longer_rows_never_need_fewer() -> None:
     lengths = (8192, 49152, 131072)
-    counts = [fewest("A10", 1, 2, 3, 4, max_length=length).answers[0].cluster.num_gpus for length in lengths]
+    counts = [fewest("A10", 1, 2, 3, 4, max_length=n, registry=RESIDENT).answers[0].cluster.num_gpus for n in lengths]
     assert counts == sorted(counts)
 
 
 def test_what_is_rejected_says_when_and_by_how_much() -> None:
-    found = fewest("RTX-3060-12G", 1, 2)
+    found = fewest("RTX-3060-12G", 1, 2, registry=RESIDENT)
     assert not found.answers
     for sized in found.rejected:
         assert sized.peak_instant is not None
@@ -89,7 +97,7 @@ def test_a_refusal_is_said_once_and_has_its_reason() -> None:
 def best(goal: str, *gpus: str, **values: Any) -> Sizing:
     config = run_config(LORA, **values)
     return best_hardware(
-        [offers(gpu, 1, 2) for gpu in gpus], config=config, model=QWEN_7B, registry=REGISTRY, goal=goal
+        [offers(gpu, 1, 2) for gpu in gpus], config=config, model=QWEN_7B, registry=RESIDENT, goal=goal
     )
 
 
