@@ -12,7 +12,17 @@ from planner.catalog.models import MODELS
 from planner.model_spec import model_spec_from_config
 from planner.optimization import setting_of
 from planner.plan import make_plan
-from planner.types import ClusterSpec, DataConfig, Environment, GpuSpec, ModelSpec, ParallelDegrees, Plan, RunConfig
+from planner.types import (
+    ClusterSpec,
+    DataConfig,
+    Environment,
+    GpuSpec,
+    Instant,
+    ModelSpec,
+    ParallelDegrees,
+    Plan,
+    RunConfig,
+)
 
 GIB = 1024**3
 
@@ -85,3 +95,12 @@ def codes(plan: Plan) -> set[str]:
 
 def issue_of(plan: Plan, code: str) -> Any:
     return next(issue for issue in plan.issues if issue.code == code)
+
+
+def bytes_of(result: Account, prefix: str, instant: Instant) -> int:
+    """Of the terms whose key begins so."""
+    return sum(s.bytes for s in result.combined.specs if s.key.startswith(prefix) and instant in s.instants)
+
+
+def work_of(result: Account) -> dict[str, int]:
+    return {item.key: item.amount for item in result.combined.work}

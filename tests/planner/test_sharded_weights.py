@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from planner.account import Account
 from planner.layer_policy import layer_engine_obstacle
 from planner.time import STEP_OVERHEAD_S, STEP_TRAFFIC, micro_batch_seconds, rates_of, step_seconds
 from planner.types import ParallelDegrees
-from tests.planner.plans import GIB, QWEN_7B, account_of, cluster_of, issue_of, plan_of, run_config
+from tests.planner.plans import GIB, QWEN_7B, account_of, bytes_of, cluster_of, issue_of, plan_of, run_config, work_of
 
 D, N, V = 3584, 28, 152064
 BF16: dict[str, Any] = {"lora": {"rank": 64, "adapter_dtype": "bfloat16"}, "fused_loss": {}}
@@ -18,14 +17,6 @@ LEAN: dict[str, Any] = {**BF16, "gradient_checkpointing": {}}
 FULL: dict[str, Any] = {"gradient_checkpointing": {}, "fused_loss": {}}
 LAYERS = 2 * (QWEN_7B.num_parameters - 2 * V * D - D)  # bf16 bytes of all decoder layers
 ADAPTERS = 64 * N * sum(map(sum, QWEN_7B.linears.values()))
-
-
-def bytes_of(result: Account, prefix: str, instant: str) -> int:
-    return sum(s.bytes for s in result.combined.specs if s.key.startswith(prefix) and instant in s.instants)
-
-
-def work_of(result: Account) -> dict[str, int]:
-    return {item.key: item.amount for item in result.combined.work}
 
 
 class TestFsdp:

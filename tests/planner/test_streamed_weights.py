@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from planner.account import Account
 from planner.parts.nf4 import nf4_linear_bytes
-from planner.types import INSTANTS, Instant, ParallelDegrees
-from tests.planner.plans import QWEN_7B, SMOLLM2, account_of, cpu_cluster, issue_of, plan_of
+from planner.types import INSTANTS, ParallelDegrees
+from tests.planner.plans import QWEN_7B, SMOLLM2, account_of, bytes_of, cpu_cluster, issue_of, plan_of, work_of
 
 D, N, V, T = 3584, 28, 152064, 8192
 BF16: dict[str, Any] = {"lora": {"rank": 64, "adapter_dtype": "bfloat16"}, "fused_loss": {}}
@@ -17,14 +16,6 @@ LEAN: dict[str, Any] = {**BF16, "gradient_checkpointing": {}}
 STREAMED: dict[str, Any] = {**LEAN, "weight_streaming": {"embeddings": "streamed"}}
 LAYERS = 2 * (QWEN_7B.num_parameters - 2 * V * D - D)  # bf16 bytes of all decoder layers
 ADAPTERS = 64 * N * sum(map(sum, QWEN_7B.linears.values()))
-
-
-def bytes_of(result: Account, prefix: str, instant: Instant) -> int:
-    return sum(s.bytes for s in result.combined.specs if s.key.startswith(prefix) and instant in s.instants)
-
-
-def work_of(result: Account) -> dict[str, int]:
-    return {item.key: item.amount for item in result.combined.work}
 
 
 class TestWeightStreaming:
