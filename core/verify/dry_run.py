@@ -21,8 +21,7 @@ from core.rehearse.random_model import random_model
 from core.rehearse.rows import LongestRows
 from core.rehearse.worker import NothingSaved
 from core.run.channel import NullChannel
-from core.train.build import build_setup
-from core.train.optimizer import build_optimizer
+from core.train.build import build_setup, optimizer_of
 from core.train.position_loss import FIRST_EDGE_TOKENS
 from core.train.report import Reports
 from core.train.trainer import Trainer
@@ -119,12 +118,7 @@ def depth_peaks(
         with meter.during("load"):
             model, spec = random_model(config, model_config, CPU)
             setup = build_setup(config, spec, model, mesh, CPU, lambda name, data: None, registry)
-            optimizer = build_optimizer(
-                setup.model, optim=config.optim, learning_rate=config.learning_rate, weight_decay=config.weight_decay,
-                betas=(config.adam_beta1, config.adam_beta2), epsilon=config.adam_epsilon,
-                master_weights=config.master_weights, projection=setup.projection, seed=config.seed,
-            )  # fmt: skip
-            setup.optimizer = optimizer
+            optimizer = optimizer_of(setup)
         for group in optimizer.param_groups:
             if "foreach" in group:  # what torch chooses on a GPU
                 group["foreach"] = not group["fused"]

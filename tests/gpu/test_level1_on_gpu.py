@@ -29,14 +29,6 @@ def step(*optimizations, rows=(ROW,), family="qwen2", **overrides):
     return setup, [loss_and_gradients(setup, row) for row in rows]
 
 
-@pytest.fixture
-def deterministic(monkeypatch):
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
 COMBINATIONS = {
     "full": (),
     "lora": (LORA,),

@@ -21,14 +21,6 @@ def wide_model_dir(tmp_path_factory):
     return save_tiny_llama(tmp_path_factory.mktemp("wide-llama"), hidden_size=1024, num_layers=12)
 
 
-@pytest.fixture
-def deterministic(monkeypatch):
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
 @pytest.mark.parametrize("method", [LORA, QLORA], ids=["lora", "qlora"])
 @pytest.mark.parametrize("embeddings", ["resident", "streamed"])
 @pytest.mark.parametrize("engine", ["module", "layer"])

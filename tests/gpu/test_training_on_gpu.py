@@ -30,14 +30,6 @@ def gpu():
     return torch.device("cuda", 0)
 
 
-@pytest.fixture
-def deterministic(monkeypatch):
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
 @pytest.mark.parametrize("master_weights", ["none", "fp32", "stochastic"])
 def test_updates_within_the_backward_are_those_after_it(tiny_model_dir, tmp_path, gpu, deterministic, master_weights):
     runs = [
