@@ -1,6 +1,6 @@
 """`longfit rehearse` of the rows of engines.py, or of presets: planned against measured at each moment, on one GPU.
 
-    python benchmarks/rehearsals.py OUT.csv [--engine module] [--steps 3] [LENGTH | PRESET ...]
+    python benchmarks/rehearsals.py OUT.csv [--engine module] [--steps 3] [--as GPU] [LENGTH | PRESET ...]
 
 A row for each moment of each of them, and one for its peak. Calibrations go to this machine's folder, as a user's do.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 COLUMNS = (
     "engine", "length", "moment", "planned_allocated", "measured_allocated", "allocated_error_percent", "planned_used",
     "measured_used", "used_error_percent", "planned_tokens_per_second", "measured_tokens_per_second", "steps", "values",
-    "evidence", "fallbacks", "problem", "gpu", "torch", "commit", "date",
+    "as_gpu", "evidence", "fallbacks", "problem", "gpu", "torch", "commit", "date",
 )  # fmt: skip
 
 
@@ -42,19 +42,20 @@ def preset_of(what: str, engine: str) -> Preset:
     return Preset(name="rehearsal", description="", values=given)
 
 
-def rows_of(what: str, engine: str, steps: int) -> list[dict[str, Any]]:
+def rows_of(what: str, engine: str, steps: int, as_gpu: str | None) -> list[dict[str, Any]]:
     from app.services.planning import plan_resolved
-    from app.services.rehearse import rehearse_preset
+    from app.services.rehearse import limit_of_gpu, rehearse_preset
     from planner.measured import MEASURED_INSTANTS
 
     preset = preset_of(what, engine)
     values = {key: value for key, value in preset.values.items() if key not in ("model", "max_length", "data")}
     name = engine if what.isdigit() else what
+    limit = None if as_gpu is None else limit_of_gpu(as_gpu)
     known = {
-        "engine": name, "length": preset.values["max_length"], "steps": steps,
+        "engine": name, "length": preset.values["max_length"], "steps": steps, "as_gpu": as_gpu,
         "values": json.dumps(values, sort_keys=True, default=str),
     }  # fmt: skip
-    rehearsal = rehearse_preset(preset, steps=steps)
+    rehearsal = rehearse_preset(preset, steps=steps, limit_bytes=limit)
     if rehearsal.failure is not None:
         return [{**known, "problem": rehearsal.failure["message"]}]
     plan = plan_resolved(rehearsal.planned.resolved, calibrated=False)
@@ -81,7 +82,7 @@ def _percent(planned: float, measured: float) -> float:
     return round(100 * (planned / measured - 1), 2)
 
 
-def main(out: str, engine: str, asked: list[str], steps: int) -> int:
+def main(out: str, engine: str, asked: list[str], steps: int, as_gpu: str | None) -> int:
     import pynvml
 
     pynvml.nvmlInit()
@@ -92,7 +93,7 @@ def main(out: str, engine: str, asked: list[str], steps: int) -> int:
     rows: list[dict[str, Any]] = []
     for what in asked:
         try:
-            found = rows_of(what, engine, steps)
+            found = rows_of(what, engine, steps, as_gpu)
         except Exception as error:
             traceback.print_exc()
             found = [{"engine": engine, "length": what, "problem": f"{type(error).__name__}: {error}"[-600:]}]
@@ -112,5 +113,6 @@ if __name__ == "__main__":
     parser.add_argument("asked", nargs="*", metavar="LENGTH|PRESET", default=["8192", "32768", "65536", "131072"])
     parser.add_argument("--engine", default="module")
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--as", dest="as_gpu", metavar="GPU", help="use no more than this card of the catalog has")
     args = parser.parse_args()
-    sys.exit(main(args.out, args.engine, args.asked, args.steps))
+    sys.exit(main(args.out, args.engine, args.asked, args.steps, args.as_gpu))
