@@ -33,6 +33,9 @@ PACKAGES: Mapping[KernelName, tuple[str, str]] = {
     "flash3": ("flash-attn-3", "build it: python setup.py install in the hopper folder of Dao-AILab/flash-attention"),
     "flash4": ("flash-attn-4", 'pip install "longfit[flash4]"'),
 }
+# cuDNN compiles a graph for every length it meets, a good part of a second each. Rows that are cut or packed to
+# max_length are multiples of the first; from the second on its attention saves more than the graph costs.
+CUDNN_LENGTH_MULTIPLE, CUDNN_ANY_LENGTH = 256, 65536
 # forward and backward together, TFLOP/s, one H200, 28/4 heads of 128, bf16, causal, 32K tokens, 2026-11-29
 HOPPER_TFLOPS: Mapping[KernelName, int] = {"flash4": 626, "cudnn": 558, "torch": 325, "flash2": 325}
 
@@ -114,6 +117,11 @@ def why_not(
         module = " (module flash_attn_interface)" if name == "flash3" else ""
         return f"the package {distribution}{module} is not installed{other}. {install}"
     return ""
+
+
+def cudnn_takes(num_tokens: int) -> bool:
+    """Whether a dense block of so many tokens is worth a graph of cuDNN; others go to torch's flash kernel."""
+    return num_tokens % CUDNN_LENGTH_MULTIPLE == 0 or num_tokens >= CUDNN_ANY_LENGTH
 
 
 def hopper_speed_up(found: Candidates) -> tuple[int, int]:

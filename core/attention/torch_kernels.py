@@ -11,11 +11,8 @@ import torch
 from torch import Tensor
 
 from core.attention.kernel import INT32_ELEMENTS
-from planner.attention_kernels import KernelName
+from planner.attention_kernels import KernelName, cudnn_takes
 
-# cuDNN compiles a graph for every length it meets, a good part of a second each. Rows that are cut or packed to
-# max_length are multiples of this; rows of any other length go to FlashAttention-2.
-_CUDNN_LENGTH_MULTIPLE = 256
 _MOST_BOUNDS = 8  # of a few rows and their chunks
 
 
@@ -107,7 +104,7 @@ class CudnnKernel(TorchFlashKernel):
         self.name = f"cuDNN {torch.backends.cudnn.version()} (packed rows: {self.name})"
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-        if not _is_usual(q, k):
+        if not _is_for_cudnn(q, k):
             return super().forward(q, k, v, causal=causal, scale=scale)
         out, lse_HL1, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(
             q, k, v, None, True, 0.0, causal, False, scale=scale
@@ -117,7 +114,7 @@ class CudnnKernel(TorchFlashKernel):
     def backward(
         self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, causal: bool, scale: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        if not _is_usual(q, k):
+        if not _is_for_cudnn(q, k):
             return super().backward(dout, q, k, v, out, lse, causal=causal, scale=scale)
         no_rng = torch.zeros((), dtype=torch.int64, device=q.device)
         return torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
@@ -126,8 +123,8 @@ class CudnnKernel(TorchFlashKernel):
         )  # fmt: skip
 
 
-def _is_usual(q: Tensor, k: Tensor) -> bool:
-    return q.shape[2] % _CUDNN_LENGTH_MULTIPLE == 0 and k.shape[2] % _CUDNN_LENGTH_MULTIPLE == 0
+def _is_for_cudnn(q: Tensor, k: Tensor) -> bool:
+    return cudnn_takes(q.shape[2]) and cudnn_takes(k.shape[2])
 
 
 def _no_rng(q: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from unittest.mock import patch
 
 from core.optimizations.flash_attention import FlashAttention
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def with_cuda_entries(config: RunConfig, registry: Registry, kernel: KernelName) -> tuple[RunConfig, Registry]:
     """``config`` with an attention kernel, as every run has one, and a registry that can apply it here."""
     version = next((version for version, name in BY_NUMBER.items() if name == kernel), "sdpa")
-    entries = {entry.name: entry for entry in (DryFlashAttention, DryLiger)}
+    attention = DryCudnnAttention if kernel == "cudnn" else DryFlashAttention
+    entries = {entry.name: entry for entry in (attention, DryLiger)}
     others = tuple(setting for setting in config.optimizations if setting.name != FlashAttention.name)
     config = replace(config, optimizations=(*others, setting_of(DryFlashAttention(version=version))))
     return config, {**registry, **entries}
@@ -39,14 +40,19 @@ def cuda_row_kernels() -> AbstractContextManager[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryFlashAttention(FlashAttention):
-    """Every kernel of planner/attention_kernels.py saves q, k, v, output and log-sum-exp, and so does this one. cuDNN
-    counts as torch's."""
+    """Every kernel of planner/attention_kernels.py saves q, k, v, output and log-sum-exp, and so does this one."""
+
+    without_number: ClassVar[KernelName] = "torch"
 
     def apply(self, setup: TrainingSetup) -> None:
         from core.attention.sequence import LocalAttention
         from core.verify.flash_allocations import FlashAllocations
 
-        setup.attention = LocalAttention(FlashAllocations(BY_NUMBER.get(self.version, "torch")))
+        setup.attention = LocalAttention(FlashAllocations(BY_NUMBER.get(self.version, self.without_number)))
+
+
+class DryCudnnAttention(DryFlashAttention):
+    without_number = "cudnn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
 """An attention kernel that allocates what a CUDA flash attention does, and computes nothing.
 
 Called by core/verify/cuda_entries.py and tests/planner/engine_bytes.py. Shapes: core/attention/kernel.py. Sources:
-torch aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_fwd and mha_bwd; flash-attention
-flash_attn/cute/interface.py, _flash_attn_bwd.
+torch aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_fwd and mha_bwd, and attention_backward.cu,
+_flash_attention_backward; flash-attention flash_attn/cute/interface.py, _flash_attn_bwd.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class FlashAllocations:
     def backward(
         self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, causal: bool, scale: float
     ) -> tuple[Tensor, Tensor, Tensor]:
+        # torch's alone: the parts of a head group are cut out of what is whole
+        contiguous = [x.transpose(1, 2).contiguous() for x in (dout, out) if self.key == "torch"]
         heads, length, head_dim = q.shape[1:]
         rounded = _rounded_up(length, _LENGTH_MULTIPLE)
         row_sums = torch.zeros(2 if self._sums_heads_in_float32 else 1, heads, rounded)  # the second: lse in base 2
@@ -43,7 +45,7 @@ class FlashAllocations:
         dtype = torch.float32 if self._sums_heads_in_float32 else q.dtype
         shared = [torch.zeros(of_heads.shape, dtype=dtype) for _ in range(2 * (k.shape[1] < heads))]
         grads = _by_token(q), _by_token(k), _by_token(v)
-        del row_sums, wide_dq, shared
+        del row_sums, wide_dq, shared, contiguous
         return grads
 
     def forward_segments(

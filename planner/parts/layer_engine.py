@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from planner.attention_kernels import KernelName, Version, candidates
+from planner.attention_kernels import KernelName, Version, candidates, cudnn_takes
 from planner.effects import Drop, Effect, TermSpec, Work
 from planner.layer_policy import LayerPolicy, layer_policies, outputs_wait_on_host, tile_rows
 from planner.optimization import PlanContext
@@ -226,6 +226,8 @@ def _group_bytes(ctx: PlanContext, policy: LayerPolicy) -> tuple[int, int]:
         scratch += 8 * s.num_kv if query_heads_share else 0  # fp32 dk and dv, summed over query heads
     elif query_heads_share:
         scratch += 2 * c * s.num_q  # dk and dv of each query head
+    if groups > 1 and kernel_of(ctx) == "torch":
+        scratch += 2 * c * s.num_q  # copies of output and its gradient: a group's part of them is not contiguous
     return group, max(scratch, windows_backward(s, scratch)) // groups
 
 
@@ -236,7 +238,8 @@ def _normed_heads(ctx: PlanContext) -> int:
 
 
 def kernel_of(ctx: PlanContext) -> KernelName:
-    """The attention kernel that this plan counts on: the first candidate."""
+    """The attention kernel whose scratch counts: the first candidate. torch's stands in for cuDNN where a row has
+    several samples, as a packed one may, and where its length is not worth a graph."""
     setting = ctx.config.optimization("flash_attention")
     version: Version = setting.as_dict()["version"] if setting else "auto"
     found = candidates(
@@ -244,7 +247,9 @@ def kernel_of(ctx: PlanContext) -> KernelName:
         dtype=ctx.config.dtype, head_dim=ctx.model.head_dim, packages=ctx.environment.packages, version=version,
         deterministic=ctx.config.deterministic,
     )  # fmt: skip
-    return found.names[0] if found.names else "torch"
+    name = found.names[0] if found.names else "torch"
+    is_dense = ctx.config.optimization("packing") is None and cudnn_takes(ctx.config.max_length)
+    return "torch" if name == "cudnn" and not is_dense else name
 
 
 def _loss_terms(ctx: PlanContext) -> tuple[TermSpec, ...]:
