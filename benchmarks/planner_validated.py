@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from app.services.hardware import parse_cluster
+from app.services.presets import load_preset
 from app.services.resolve import resolve
 from planner.types import Preset
 from planner.validated import Facts, facts_of
@@ -49,8 +50,17 @@ def measured_facts() -> list[Facts]:
             _facts(QWEN, FAKE_PARALLEL_LENGTH, row["engine"], ast.literal_eval(row["values"]))
             for row in _rows("*-fake-parallel.csv", "planned_allocated")
         ),
+        *(_rehearsed(row) for row in _rows("*-rehearsals.csv", "planned_used")),  # the row of the peak
     }
     return sorted(found, key=lambda f: (f.family, f.method, sorted(f.features), f.tokens_per_rank, f.world))
+
+
+def _rehearsed(row: dict[str, str]) -> Facts:
+    """``engine`` holds an engine of engines.py, or the name of a preset."""
+    values = json.loads(row["values"])
+    if row["engine"] in ("module", "layer"):
+        return _facts(QWEN, int(row["length"]), row["engine"], values)
+    return _facts(load_preset(row["engine"]).values["model"], int(row["length"]), values.get("engine", "auto"), values)
 
 
 def _rows(pattern: str, needed: str) -> list[dict[str, str]]:
@@ -73,7 +83,7 @@ def text() -> str:
     lines = []
     for facts in measured_facts():
         names = [f'"{name}"' for name in sorted(facts.features)]
-        rows = [", ".join(names[start : start + 3]) for start in range(0, len(names), 3)]
+        rows = [", ".join(names[start : start + 2]) for start in range(0, len(names), 2)]
         features = f"frozenset({{{(',' + chr(10) + ' ' * 30).join(rows)}}})" if names else "frozenset()"
         lines.append(
             f'    Facts(family="{facts.family}", method="{facts.method}", tokens_per_rank={facts.tokens_per_rank}, '

@@ -33,9 +33,10 @@ PACKAGES: Mapping[KernelName, tuple[str, str]] = {
     "flash3": ("flash-attn-3", "build it: python setup.py install in the hopper folder of Dao-AILab/flash-attention"),
     "flash4": ("flash-attn-4", 'pip install "longfit[flash4]"'),
 }
-# cuDNN compiles a graph for every length it meets, a good part of a second each. Rows that are cut or packed to
-# max_length are multiples of the first; from the second on its attention saves more than the graph costs.
-CUDNN_LENGTH_MULTIPLE, CUDNN_ANY_LENGTH = 256, 65536
+# cuDNN builds a graph for every length it meets, 0.05 to 1.2 s each. Rows that are cut or packed to max_length are
+# multiples of the first; from the second on its attention saves more than the graph costs
+# (benchmarks/cudnn_lengths.py; 28 layers of 28 heads: 1 s a row at 32,768 tokens, 4 s at 65,536).
+CUDNN_LENGTH_MULTIPLE, CUDNN_ANY_LENGTH = 256, 32768
 # forward and backward together, TFLOP/s, one H200, 28/4 heads of 128, bf16, causal, 32K tokens, 2026-11-29
 HOPPER_TFLOPS: Mapping[KernelName, int] = {"flash4": 626, "cudnn": 558, "torch": 325, "flash2": 325}
 

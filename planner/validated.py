@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from planner.types import Issue, ModelSpec, RunConfig
 
-WITHOUT_MEMORY = frozenset({"packing", "flash_attention"})  # they move no byte of a plan
+WITHOUT_MEMORY = frozenset({"packing", "flash_attention"})  # they move no byte but a kernel's scratch
 METHODS = frozenset({"lora", "qlora"})  # told apart by ``method``
 
 
