@@ -79,11 +79,12 @@ class WindowedSegments:
         chunks, batches = self._cut(cu_seqlens, window, q.device)
         dq, dk, dv = backward_segments(kernel, dout, q, k, v, out, lse, chunks, scale)
         for batch in batches:
-            dout_part, q_part, out_part, lse_part = (x.index_select(2, batch.queries) for x in (dout, q, out, lse))
+            dout_part, q_part, out_part = (_taken(x, batch.queries) for x in (dout, q, out))
+            lse_part = lse.index_select(2, batch.queries)
             if batch.stand_ins is not None:
                 dout_part.index_fill_(2, batch.stand_ins, 0.0)
                 lse_part.index_fill_(2, batch.stand_ins, _NO_WEIGHT)
-            of_keys = [x.index_select(2, batch.keys) for x in (k, v)]
+            of_keys = [_taken(x, batch.keys) for x in (k, v)]
             parts = backward_segments(kernel, dout_part, q_part, *of_keys, out_part, lse_part, batch.bounds, scale)
             dq.index_add_(2, batch.rows, batch.taken(parts[0]))
             dk.index_add_(2, batch.keys, parts[1])
@@ -127,11 +128,16 @@ def _batches(cu_seqlens: tuple[int, ...], window: int, device: torch.device) -> 
     return batches
 
 
+def _taken(x: Tensor, tokens: Tensor) -> Tensor:
+    """(1, H, T, D) -> (1, H, n, D), token by token in memory: torch's flash kernel would copy any other order."""
+    return x.transpose(1, 2).index_select(1, tokens).transpose(1, 2)
+
+
 def _before(
     kernel: AttentionKernel, q: Tensor, k: Tensor, v: Tensor, batch: _Batch, scale: float
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(out, lse) of the real queries of a batch over the chunks before theirs."""
-    copies = q.index_select(2, batch.queries), *(x.index_select(2, batch.keys) for x in (k, v))
+    copies = _taken(q, batch.queries), *(_taken(x, batch.keys) for x in (k, v))
     out, lse = forward_segments(kernel, *copies, batch.bounds, scale)
     del copies  # before what is taken of the result is one more
     return batch.taken(out), batch.taken(lse)

@@ -226,9 +226,9 @@ def _group_bytes(ctx: PlanContext, policy: LayerPolicy) -> tuple[int, int]:
         scratch += 8 * s.num_kv if query_heads_share else 0  # fp32 dk and dv, summed over query heads
     elif query_heads_share:
         scratch += 2 * c * s.num_q  # dk and dv of each query head
-    if groups > 1 and kernel_of(ctx) == "torch":
-        scratch += 2 * c * s.num_q  # copies of output and its gradient: a group's part of them is not contiguous
-    return group, max(scratch, windows_backward(s, scratch)) // groups
+    # of output and its gradient: a group's part of them is not contiguous
+    torch_copies = 2 * c * s.num_q if groups > 1 and kernel_of(ctx) == "torch" else 0
+    return group, max(scratch + torch_copies, windows_backward(s, scratch)) // groups
 
 
 def _normed_heads(ctx: PlanContext) -> int:
@@ -239,7 +239,7 @@ def _normed_heads(ctx: PlanContext) -> int:
 
 def kernel_of(ctx: PlanContext) -> KernelName:
     """The attention kernel whose scratch counts: the first candidate. torch's stands in for cuDNN where a row has
-    several samples, as a packed one may, and where its length is not worth a graph."""
+    several segments, as a packed one may and one with windows has, and where its length is not worth a graph."""
     setting = ctx.config.optimization("flash_attention")
     version: Version = setting.as_dict()["version"] if setting else "auto"
     found = candidates(
@@ -248,8 +248,8 @@ def kernel_of(ctx: PlanContext) -> KernelName:
         deterministic=ctx.config.deterministic,
     )  # fmt: skip
     name = found.names[0] if found.names else "torch"
-    is_dense = ctx.config.optimization("packing") is None and cudnn_takes(ctx.config.max_length)
-    return "torch" if name == "cudnn" and not is_dense else name
+    has_segments = ctx.config.optimization("packing") is not None or ctx.sizes.window_tokens > 0
+    return "torch" if name == "cudnn" and (has_segments or not cudnn_takes(ctx.config.max_length)) else name
 
 
 def _loss_terms(ctx: PlanContext) -> tuple[TermSpec, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.attention_kernels import candidates
+from planner.attention_kernels import candidates, cudnn_takes
 from tests.planner.plans import LEAN_LORA, cluster_of, environment_of, plan_of
 
 CASES = json.loads((Path(__file__).parents[1] / "data" / "k09_gpu_matrix.json").read_text("utf-8"))["rows"]
@@ -105,3 +105,7 @@ def test_attention_on_hopper_takes_the_time_of_the_kernel_that_is_there():
     with_4, without = seconds(WISH, ("peft", "flash-attn-4")), seconds(WISH, ("peft",))
     assert with_4 < without
     assert without == seconds(LEAN_LORA, ("peft",))  # every run chooses a kernel, asked for or not
+
+
+def test_a_long_row_is_worth_a_graph_of_cudnn_and_a_short_one_of_odd_length_is_not():
+    assert [cudnn_takes(tokens) for tokens in (8192, 8191, 32767, 32769, 200_000)] == [True, False, False, True, True]

@@ -111,10 +111,10 @@ def test_the_search_corrects_as_plans_do() -> None:
 
 def test_what_was_rehearsed_here_is_no_longer_unverified() -> None:
     values = {"max_length": 2048}
-    given = {**inputs(**values), "config": run_config({**LEAN_LORA, "tiled_mlp": {}}, **values)}
+    given = {**inputs(**values), "config": run_config({**LEAN_LORA, "lora": {"dropout": 0.1}}, **values)}
     before = make_plan(**given)
     assert before.verdict == "unverified"
-    assert any("tiled_mlp" in issue.what for issue in before.issues if issue.code == "never-measured")
+    assert any("lora.dropout" in issue.what for issue in before.issues if issue.code == "never-measured")
     after = make_plan(**given, experience=Experience(rows=(rehearsed(before),)))
     assert after.verdict == "fits"
     assert all(issue.code != "never-measured" for issue in after.issues)

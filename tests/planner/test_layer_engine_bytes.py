@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from core.verify.flash_allocations import FlashAllocations
 from planner.layer_policy import layer_policies
 from planner.model_spec import model_spec_from_config
+from planner.parts.layer_engine import kernel_of
 from planner.types import Instant
 from tests.planner.engine_bytes import step_peaks
 from tests.planner.plans import account_of, cluster_of, run_config
@@ -42,6 +44,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "offload the first": {**KEEP, "checkpoint_offload": {"kept_layers": 3}},
     "offload inputs": {"gradient_checkpointing": {}, "checkpoint_offload": {"kept_layers": 1}},
     "two groups": {**KEEP, "fake_parallel": {"groups": 2}},
+    "two groups, packed": {**KEEP, "fake_parallel": {"groups": 2}, "packing": {}},  # torch's flash kernel, which copies
 }
 INSTANTS_OF: dict[str, tuple[Instant, ...]] = {
     "forward": ("layer_forward", "forward_loss"),
@@ -58,8 +61,9 @@ def test_bytes_of_a_step(shape: str, policy: str, monkeypatch: pytest.MonkeyPatc
         "optimizations": {"lora": {"rank": 8}, "fused_loss": {"chunk_tokens": 64}, **POLICIES[policy]},
         "autocast": True, "max_length": TOKENS, "engine": "layer",
     }  # fmt: skip
-    measured = step_peaks(SHAPES[shape], run_config(**values), as_cuda=True)
-    combined = account_of(model=model_spec_from_config("tiny", SHAPES[shape]), cluster=cluster_of(), **values).combined
+    account = account_of(model=model_spec_from_config("tiny", SHAPES[shape]), cluster=cluster_of(), **values)
+    combined, kernel = account.combined, FlashAllocations(kernel_of(account.ctx))
+    measured = step_peaks(SHAPES[shape], run_config(**values), as_cuda=True, kernel=kernel)
     static = sum(
         spec.bytes for spec in combined.specs
         if spec.key.startswith(("weights", "optimizer")) or spec.part == "runtime"
