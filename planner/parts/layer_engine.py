@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planner.attention_kernels import KernelName, Version, candidates, cudnn_takes
-from planner.effects import Drop, Effect, TermSpec, Work
+from planner.effects import Drop, Effect, Scale, TermSpec, Work
 from planner.layer_policy import LayerPolicy, layer_policies, outputs_wait_on_host, tile_rows
 from planner.optimization import PlanContext
 from planner.parts.adapters import adapted_linears, layer_adapters
@@ -34,6 +34,9 @@ _REPLACED_WORK = (
 _BACKWARD: frozenset[Instant] = frozenset({"layer_backward", "attention_backward", "backward_end"})
 _Ranks = Mapping[str, int]  # see _ranks
 LAYER_LAUNCH_NS = 55 * 6_000  # about 55 operators of a layer's forward
+# The catalog's rate of products is that of a card with pauses between them. This engine leaves none: one H200 stayed at
+# its power limit, and ten rows of it were too fast by a tenth of their products' time (docs/log.md, 2026-11-30).
+PRODUCTS_PERCENT = 110
 
 
 def layer_engine_effect(ctx: PlanContext) -> Effect:
@@ -50,7 +53,13 @@ def layer_engine_effect(ctx: PlanContext) -> Effect:
         drop=tuple(Drop(key=key, formula="computed by the layer engine") for key in _REPLACED),
         add_work=_work(ctx, ranks, policies),
         drop_work=tuple(Drop(key=key, formula="computed by the layer engine") for key in _REPLACED_WORK),
-    )
+        scale_work=(
+            Scale(
+                key="gemm.*", numerator=PRODUCTS_PERCENT, denominator=100,
+                formula="at the power limit, measured on one H200",
+            ),
+        ),
+    )  # fmt: skip
 
 
 def _end(ctx: PlanContext, ranks: _Ranks, policies: tuple[LayerPolicy, ...], waiting: tuple[Waiting, ...]) -> Moment:

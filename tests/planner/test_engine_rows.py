@@ -28,6 +28,8 @@ REHEARSED = [
     for row in csv.DictReader(path.open())
     if row["moment"] == "peak"
 ]
+# windows over segments, not taken apart yet; torch's flash kernel at a length that cuDNN takes since
+UNTRUE_SPEED = ("gemma3-4b-64k-1x24g", "llama3.1-8b-qlora-200k-1x24g")
 CASES = list(csv.DictReader((RESULTS / "2026-11-29-h200-fake-parallel.csv").open()))
 NEW_LOSS = list(csv.DictReader((RESULTS / "2026-11-29-h200-plan-against-measured-one-kernel-loss.csv").open()))
 
@@ -45,7 +47,7 @@ def test_a_row_of_the_layer_engine(row: dict[str, str]) -> None:
     gpu = plan.worst_gpu
     assert gpu.allocated.peak_bytes == pytest.approx(int(row["allocated"]), rel=0.002)
     assert gpu.used_bytes == pytest.approx(int(row["used"]), rel=0.01)
-    assert plan.tokens_per_second == pytest.approx(float(row["tokens_per_second"]), rel=0.10)
+    assert plan.tokens_per_second == pytest.approx(float(row["tokens_per_second"]), rel=0.04)
 
 
 @pytest.mark.parametrize(
@@ -64,12 +66,15 @@ def test_a_rehearsal(row: dict[str, str]) -> None:
     """FlashAttention-4 was not installed there."""
     values = {**json.loads(row["values"]), "flash_attention": "sdpa"}
     if row["engine"] == "module":
-        gpu = planned("module", int(row["length"]), values).worst_gpu
+        plan = planned("module", int(row["length"]), values)
     else:
         preset = Preset(name="row", description="", values={**load_preset(row["engine"]).values, **values})
-        gpu = plan_resolved(resolve(preset, cluster=parse_cluster("H200"))).worst_gpu
+        plan = plan_resolved(resolve(preset, cluster=parse_cluster("H200")))
+    gpu = plan.worst_gpu
     assert gpu.allocated.peak_bytes == pytest.approx(int(row["measured_allocated"]), rel=0.01)
     assert gpu.used_bytes == pytest.approx(int(row["measured_used"]), rel=0.031)
+    if row["engine"] not in UNTRUE_SPEED:
+        assert plan.tokens_per_second == pytest.approx(float(row["measured_tokens_per_second"]), rel=0.075)
 
 
 @pytest.mark.parametrize("row", NEW_LOSS, ids=lambda row: row["row"])

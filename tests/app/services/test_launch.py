@@ -92,16 +92,16 @@ def test_a_done_run_is_not_resumed(tmp_path):
 
 
 def test_a_stopped_run_resumes_from_what_it_saved(tmp_path):
-    run = start(tmp_path, steps=40, step_seconds=0.02)
+    run = start(tmp_path, steps=120, step_seconds=0.02)
     wait_for_step(run, 3)
     control.stop(run)
     stopped = control.wait_for_end(run, timeout_seconds=60)
     assert stopped.status == "stopped"
     resume(run, target=STAND_IN)
     state = control.wait_for_end(run, timeout_seconds=60)
-    assert (state.status, state.attempt, state.step) == ("done", 2, 40)
+    assert (state.status, state.attempt, state.step) == ("done", 2, 120)
     assert events_of(run, "resumed")[0].data["step"] == stopped.step
-    assert losses(run) == [(step, 1 / step) for step in range(1, 41)]
+    assert losses(run) == [(step, 1 / step) for step in range(1, 121)]
     assert not run.superseded_metrics.exists()
 
 
