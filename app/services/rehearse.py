@@ -29,7 +29,7 @@ from app.services.planning import (
 )
 from app.services.presets import load_preset
 from app.services.resolve import with_cluster
-from core.rehearse.folder import read_answers, write_request
+from core.rehearse.folder import packs_last_step, read_answers, write_request
 from core.run.command import worker_command
 from core.run.config_file import write_config
 from planner.errors import ConfigError, LaunchError
@@ -51,7 +51,7 @@ class Measured:
 class Rehearsal:
     planned: Planned
     measured: Mapping[str, Measured]  # by moment: load, forward, backward, step, evaluation
-    tokens_per_second: float | None  # median after the first step; None when it did not get that far
+    tokens_per_second: float | None  # median of whole rows after the first step; None: it did not get that far
     evidence: tuple[str, ...]
     fallbacks: tuple[str, ...]
     failure: Mapping[str, Any] | None  # {"message", "instant", "exit_code", ...} of the first rank that failed
@@ -143,11 +143,12 @@ def _run(planned: Planned, folder: Path) -> str:
 
 def _result(planned: Planned, answers: list[dict[str, Any]]) -> Rehearsal:
     failure = next((answer["failure"] for answer in answers if answer["failure"]), None)
-    seconds = [row["tokens_per_second"] for row in answers[0]["metrics"] if "tokens_per_second" in row][1:]
+    speeds = [row["tokens_per_second"] for row in answers[0]["metrics"] if "tokens_per_second" in row]
+    speeds = speeds[1:-1] if packs_last_step(planned.resolved.config, len(speeds)) else speeds[1:]
     events = [event for answer in answers for event in answer["events"]]
     rehearsal = Rehearsal(
         planned=planned, measured=_measured(answers),
-        tokens_per_second=statistics.median(seconds) if seconds else None,
+        tokens_per_second=statistics.median(speeds) if speeds else None,
         evidence=_distinct(event["claim"] for event in events if event["type"] == "evidence"),
         fallbacks=_distinct(event["reason"] for event in events if event["type"] == "fallback"),
         failure=failure, calibration=None,

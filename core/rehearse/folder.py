@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from core.run.atomic import atomic_write
+from planner.types import RunConfig
 
 REQUEST_FILE = "rehearsal.json"
 
@@ -20,6 +21,11 @@ def write_request(folder: Path, *, model_config: Mapping[str, Any], steps: int, 
 
 def read_request(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / REQUEST_FILE).read_text("utf-8")))
+
+
+def packs_last_step(config: RunConfig, steps: int) -> bool:
+    """Whether the last row of all holds two samples; its step tells nothing of the speed of whole rows."""
+    return config.optimization("packing") is not None and steps > 2
 
 
 def answer_path(folder: Path, rank: int) -> Path:

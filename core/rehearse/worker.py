@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core.rehearse.folder import answer_path, read_request
+from core.rehearse.folder import answer_path, packs_last_step, read_request
 from core.run.atomic import atomic_write
 from core.run.channel import NullChannel
 from core.run.config_file import read_config
@@ -123,17 +123,19 @@ class RehearsalWorker(Worker):
             optimizer = optimizer_of(setup)
         torch.manual_seed(config.seed + 1 + mesh.rank)
 
-        def rows(samples: int, count: int) -> LongestRows:
+        def rows(samples: int, count: int, packed_epoch: int | None = None) -> LongestRows:
             return LongestRows(
                 max_length=config.max_length, samples_per_row=samples, rows_per_epoch=count,
-                vocab_size=spec.vocab_size, mesh=mesh,
+                vocab_size=spec.vocab_size, mesh=mesh, packed_epoch=packed_epoch,
             )  # fmt: skip
 
+        steps = config.max_steps or 0  # each is an epoch
+        packed_epoch = steps - 1 if packs_last_step(config, steps) else None
         evaluates = bool(config.data.eval) or config.data.eval_fraction > 0
         return Trainer(
             setup,
             optimizer=optimizer,
-            batches=rows(config.per_device_train_batch_size, config.gradient_accumulation_steps),
+            batches=rows(config.per_device_train_batch_size, config.gradient_accumulation_steps, packed_epoch),
             eval_batches=rows(config.per_device_eval_batch_size, 1) if evaluates else None,
             registry=REGISTRY,
             saver=NothingSaved(),

@@ -39,13 +39,14 @@ def tiny(tmp_path, monkeypatch):
 
 
 def test_a_preset_is_rehearsed_without_weights_and_without_data(tiny):
-    rehearsal = rehearse_preset(tiny(gradient_accumulation_steps=2), steps=3)
+    rehearsal = rehearse_preset(tiny(gradient_accumulation_steps=2, packing=True), steps=3)
     assert rehearsal.failure is None
     assert list(rehearsal.measured) == ["load", "forward", "backward", "step"]
     assert all(reading.used_bytes > reading.allocated_bytes >= 0 for reading in rehearsal.measured.values())
     assert rehearsal.tokens_per_second > 0
     assert any("gradients reached both matrices of 28 adapters" in claim for claim in rehearsal.evidence)
     assert any("4 of 4 decoder layers recompute" in claim for claim in rehearsal.evidence)
+    assert any("each attending to itself alone" in claim for claim in rehearsal.evidence)
     [record] = read_calibrations("CPU")
     assert calibration_file("CPU") == rehearsal.calibration
     assert record["measured_used_bytes"] == rehearsal.measured_used
