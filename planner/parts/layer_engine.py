@@ -36,7 +36,9 @@ _Ranks = Mapping[str, int]  # see _ranks
 LAYER_LAUNCH_NS = 55 * 6_000  # about 55 operators of a layer's forward
 # The catalog's rate of products is that of a card with pauses between them. This engine leaves none: one H200 stayed at
 # its power limit, and ten rows of it were too fast by a tenth of their products' time (docs/log.md, 2026-11-30).
-PRODUCTS_PERCENT = 110
+_AT_POWER_LIMIT = Scale(
+    key="gemm.*", numerator=110, denominator=100, formula="at the power limit, measured on one H200"
+)  # fmt: skip
 
 
 def layer_engine_effect(ctx: PlanContext) -> Effect:
@@ -53,13 +55,8 @@ def layer_engine_effect(ctx: PlanContext) -> Effect:
         drop=tuple(Drop(key=key, formula="computed by the layer engine") for key in _REPLACED),
         add_work=_work(ctx, ranks, policies),
         drop_work=tuple(Drop(key=key, formula="computed by the layer engine") for key in _REPLACED_WORK),
-        scale_work=(
-            Scale(
-                key="gemm.*", numerator=PRODUCTS_PERCENT, denominator=100,
-                formula="at the power limit, measured on one H200",
-            ),
-        ),
-    )  # fmt: skip
+        scale_work=(_AT_POWER_LIMIT,) if ctx.cluster.gpu.kind == "cuda" else (),
+    )
 
 
 def _end(ctx: PlanContext, ranks: _Ranks, policies: tuple[LayerPolicy, ...], waiting: tuple[Waiting, ...]) -> Moment:
