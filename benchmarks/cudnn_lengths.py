@@ -9,12 +9,9 @@ whole ones, as there. Errors are relative, against torch's flash kernel. The fir
 from __future__ import annotations
 
 import argparse
-import csv
-import os
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -75,22 +72,12 @@ def relative(x: Tensor, y: Tensor) -> float:
     return round(((x.float() - y.float()).norm() / y.float().norm()).item(), 6)
 
 
-def main(out: str, lengths: list[int]) -> None:
-    facts = {
-        "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
-        "commit": os.environ.get("LONGFIT_COMMIT", ""), "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-    }  # fmt: skip
-    rows = [{**row, **facts} for tokens in lengths for row in rows_of(tokens)]
-    with Path(out).open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[-1]))
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
     parser = argparse.ArgumentParser(description="cuDNN at lengths that it has not met")
     parser.add_argument("out")
     parser.add_argument("lengths", nargs="*", type=int, default=list(LENGTHS))
     args = parser.parse_args()
-    main(args.out, args.lengths)
+    from benchmarks.gpu_rows import write_gpu_rows
+
+    write_gpu_rows(args.out, [row for tokens in args.lengths for row in rows_of(tokens)])

@@ -3,38 +3,36 @@ measurement tell what a long run will do?
 
     python benchmarks/sustained.py OUT.csv [--length 8192] [--count 40] [ENGINE ...]
 
-Engines and their settings are those of engines.py but for `layer`, which is that of the preset qwen2.5-7b-8k-1x24g.
+Engines and their settings are those of engines.py but for `layer`, which is that of PRESET.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import os
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 
-PRESET = {
-    "lora": {"rank": 64, "alpha": 128, "adapter_dtype": "bfloat16"}, "fused_loss": True, "packing": True,
-    "gradient_checkpointing": True,
-}  # fmt: skip
+PRESET = "qwen2.5-7b-8k-1x24g"
 
 
 def rows_of(engine: str, length: int, count: int) -> list[dict[str, Any]]:
     import pynvml
 
+    from app.services.presets import load_preset
     from benchmarks.engines import MODEL, values_of
     from benchmarks.random_run import random_run
     from core.train.forward import forward_loss
 
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    values = PRESET if engine == "layer" else values_of(engine, length)
+    values = values_of(engine, length)
+    if engine == "layer":
+        given = load_preset(PRESET).values
+        values = {key: value for key, value in given.items() if key not in ("model", "max_length", "data")}
     run = random_run(MODEL, length, {**values, "engine": engine.partition("-")[0]})
     rows: list[dict[str, Any]] = []
     for index in range(-1, count):
@@ -54,19 +52,6 @@ def rows_of(engine: str, length: int, count: int) -> list[dict[str, Any]]:
     return rows
 
 
-def main(out: str, engines: list[str], length: int, count: int) -> None:
-    facts = {
-        "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
-        "commit": os.environ.get("LONGFIT_COMMIT", ""), "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-    }  # fmt: skip
-    rows = [{**row, **facts} for engine in engines for row in rows_of(engine, length, count)]
-    columns = ("engine", "micro_batch", "seconds", "sm_mhz", "watts", "celsius", *facts)
-    with Path(out).open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=columns)
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
     parser = argparse.ArgumentParser(description="one micro-batch after another")
@@ -75,4 +60,6 @@ if __name__ == "__main__":
     parser.add_argument("--length", type=int, default=8192)
     parser.add_argument("--count", type=int, default=40)
     args = parser.parse_args()
-    main(args.out, args.engines, args.length, args.count)
+    from benchmarks.gpu_rows import write_gpu_rows
+
+    write_gpu_rows(args.out, [row for engine in args.engines for row in rows_of(engine, args.length, args.count)])

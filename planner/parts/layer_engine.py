@@ -228,12 +228,13 @@ def _group_bytes(ctx: PlanContext, policy: LayerPolicy) -> tuple[int, int]:
     group += c * _normed_heads(ctx) // groups
     query_heads_share = s.num_kv < s.num_q
     scratch = 4 * s.num_q + 4 * s.num_lse  # fp32 dq, row sums of dout * out
-    if kernel_of(ctx) in ("flash3", "flash4"):
+    kernel = kernel_of(ctx)
+    if kernel in ("flash3", "flash4"):
         scratch += 8 * s.num_kv if query_heads_share else 0  # fp32 dk and dv, summed over query heads
     elif query_heads_share:
         scratch += 2 * c * s.num_q  # dk and dv of each query head
     # of output and its gradient: a group's part of them is not contiguous
-    torch_copies = 2 * c * s.num_q if groups > 1 and kernel_of(ctx) == "torch" else 0
+    torch_copies = 2 * c * s.num_q if groups > 1 and kernel == "torch" else 0
     return group, max(scratch + torch_copies, windows_backward(s, scratch)) // groups
 
 

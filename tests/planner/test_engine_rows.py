@@ -72,7 +72,9 @@ def test_a_rehearsal(row: dict[str, str]) -> None:
         plan = plan_resolved(resolve(preset, cluster=parse_cluster("H200")))
     gpu = plan.worst_gpu
     assert gpu.allocated.peak_bytes == pytest.approx(int(row["measured_allocated"]), rel=0.01)
-    assert gpu.used_bytes == pytest.approx(int(row["measured_used"]), rel=0.031)
+    assert gpu.used_bytes == pytest.approx(
+        int(row["measured_used"]), rel=0.031 if "weight_streaming" in values else 0.03
+    )
     if row["engine"] not in UNTRUE_SPEED:
         assert plan.tokens_per_second == pytest.approx(float(row["measured_tokens_per_second"]), rel=0.075)
 
